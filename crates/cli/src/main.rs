@@ -1,0 +1,2 @@
+//! The `mambo` program.
+fn main() {}
