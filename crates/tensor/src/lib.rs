@@ -1,1 +1,15 @@
-//! placeholder
+//! Element types, shapes and quantised block formats: what a stored tensor's bytes mean.
+//!
+//! This crate knows single rows of numbers. It must not know files, tensor names, models or devices.
+
+mod blocks;
+mod dtype;
+mod error;
+mod plain;
+mod row;
+mod shape;
+
+pub use dtype::DType;
+pub use error::TensorError;
+pub use row::{decode_row, encode_row};
+pub use shape::{MAX_RANK, Shape};

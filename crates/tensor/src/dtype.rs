@@ -1,0 +1,200 @@
+//! The table of element types: one row per type with its names, sizes and codecs.
+//!
+//! A new type is a variant, a row of [`TABLE`] and its decode (and encode) function. Nothing else in the
+//! workspace lists the types' sizes or ids.
+
+use std::fmt;
+
+use crate::TensorError;
+use crate::blocks::{q4_0, q4_k, q5_0, q6_k, q8_0};
+use crate::plain;
+
+/// How the values of a tensor are stored.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+#[allow(missing_docs, reason = "the names are the documentation; layouts are described in `blocks`")]
+#[allow(non_camel_case_types, reason = "the block formats' published names hold an underscore")]
+pub enum DType {
+    F32,
+    F16,
+    BF16,
+    F64,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    Bool,
+    F8E4M3,
+    F8E5M2,
+    Q4_0,
+    Q5_0,
+    Q8_0,
+    Q4K,
+    Q6K,
+}
+
+/// Widens whole blocks to f32; the lengths have been checked.
+pub(crate) type DecodeFn = fn(&[u8], &mut [f32]);
+/// Narrows whole blocks from f32; the lengths have been checked, and for block formats also finiteness.
+pub(crate) type EncodeFn = fn(&[f32], &mut [u8]) -> Result<(), TensorError>;
+
+pub(crate) struct Row {
+    pub dtype: DType,
+    pub name: &'static str,
+    pub ggml_id: Option<u32>,
+    pub block_elems: usize,
+    pub block_bytes: usize,
+    pub decode: DecodeFn,
+    pub encode: Option<EncodeFn>,
+}
+
+const fn plain(
+    dtype: DType,
+    name: &'static str,
+    ggml_id: Option<u32>,
+    block_bytes: usize,
+    decode: DecodeFn,
+    encode: Option<EncodeFn>,
+) -> Row {
+    Row { dtype, name, ggml_id, block_elems: 1, block_bytes, decode, encode }
+}
+
+const fn block(
+    dtype: DType,
+    name: &'static str,
+    ggml_id: u32,
+    (block_elems, block_bytes): (usize, usize),
+    decode: DecodeFn,
+    encode: EncodeFn,
+) -> Row {
+    Row { dtype, name, ggml_id: Some(ggml_id), block_elems, block_bytes, decode, encode: Some(encode) }
+}
+
+/// In the order of the enum, so that a variant is its own index.
+static TABLE: [Row; 20] = [
+    plain(DType::F32, "f32", Some(0), 4, plain::decode_f32, Some(plain::encode_f32)),
+    plain(DType::F16, "f16", Some(1), 2, plain::decode_f16, Some(plain::encode_f16)),
+    plain(DType::BF16, "bf16", Some(30), 2, plain::decode_bf16, Some(plain::encode_bf16)),
+    plain(DType::F64, "f64", Some(28), 8, plain::decode_f64, None),
+    plain(DType::I8, "i8", Some(24), 1, plain::decode_i8, None),
+    plain(DType::I16, "i16", Some(25), 2, plain::decode_i16, None),
+    plain(DType::I32, "i32", Some(26), 4, plain::decode_i32, None),
+    plain(DType::I64, "i64", Some(27), 8, plain::decode_i64, None),
+    plain(DType::U8, "u8", None, 1, plain::decode_u8, None),
+    plain(DType::U16, "u16", None, 2, plain::decode_u16, None),
+    plain(DType::U32, "u32", None, 4, plain::decode_u32, None),
+    plain(DType::U64, "u64", None, 8, plain::decode_u64, None),
+    plain(DType::Bool, "bool", None, 1, plain::decode_bool, None),
+    plain(DType::F8E4M3, "f8_e4m3", None, 1, plain::decode_f8_e4m3, None),
+    plain(DType::F8E5M2, "f8_e5m2", None, 1, plain::decode_f8_e5m2, None),
+    block(DType::Q4_0, "q4_0", 2, q4_0::SIZE, q4_0::decode, q4_0::encode),
+    block(DType::Q5_0, "q5_0", 6, q5_0::SIZE, q5_0::decode, q5_0::encode),
+    block(DType::Q8_0, "q8_0", 8, q8_0::SIZE, q8_0::decode, q8_0::encode),
+    block(DType::Q4K, "q4_k", 12, q4_k::SIZE, q4_k::decode, q4_k::encode),
+    block(DType::Q6K, "q6_k", 14, q6_k::SIZE, q6_k::decode, q6_k::encode),
+];
+
+impl DType {
+    pub(crate) fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
+
+    /// Every type, in table order.
+    pub fn all() -> impl Iterator<Item = DType> {
+        TABLE.iter().map(|r| r.dtype)
+    }
+
+    /// Lower-case name: `f32`, `bf16`, `q4_0`, `q4_k`, ...
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The type of that name, in any letter case.
+    pub fn from_name(name: &str) -> Option<DType> {
+        TABLE.iter().find(|r| r.name.eq_ignore_ascii_case(name)).map(|r| r.dtype)
+    }
+
+    /// Values in one block; 1 for plain types.
+    pub fn block_elems(self) -> usize {
+        self.row().block_elems
+    }
+
+    /// Bytes of one block; the element size for plain types.
+    pub fn block_bytes(self) -> usize {
+        self.row().block_bytes
+    }
+
+    /// Bytes of a row of `elems` values; `None` when that is no whole number of blocks, or overflows.
+    pub fn row_bytes(self, elems: usize) -> Option<usize> {
+        let row = self.row();
+        if !elems.is_multiple_of(row.block_elems) {
+            return None;
+        }
+        (elems / row.block_elems).checked_mul(row.block_bytes)
+    }
+
+    /// Whether values are stored in blocks that share a scale.
+    pub fn is_quantized(self) -> bool {
+        self.row().block_elems > 1
+    }
+
+    /// Whether [`crate::encode_row`] can write the type.
+    pub fn is_encodable(self) -> bool {
+        self.row().encode.is_some()
+    }
+
+    /// Number of the type in GGUF files; `None` for types GGUF has not.
+    pub fn ggml_id(self) -> Option<u32> {
+        self.row().ggml_id
+    }
+
+    /// The type with that number in GGUF files.
+    pub fn from_ggml_id(id: u32) -> Option<DType> {
+        TABLE.iter().find(|r| r.ggml_id == Some(id)).map(|r| r.dtype)
+    }
+
+    /// Storage per value, scales included.
+    pub fn bits_per_weight(self) -> f64 {
+        self.row().block_bytes as f64 * 8.0 / self.row().block_elems as f64
+    }
+
+    pub(crate) fn encodable_names() -> String {
+        let names: Vec<_> = TABLE.iter().filter(|r| r.encode.is_some()).map(|r| r.name).collect();
+        names.join(", ")
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_is_its_own_index() {
+        for (i, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.dtype as usize, i, "{}", row.name);
+            assert_eq!(DType::from_name(&row.name.to_uppercase()), Some(row.dtype));
+            if let Some(id) = row.ggml_id {
+                assert_eq!(DType::from_ggml_id(id), Some(row.dtype), "{}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn row_bytes_wants_whole_blocks() {
+        assert_eq!(DType::Q4_0.row_bytes(64), Some(36));
+        assert_eq!(DType::Q4_0.row_bytes(65), None);
+        assert_eq!(DType::Q6K.row_bytes(0), Some(0));
+        assert_eq!(DType::F64.row_bytes(usize::MAX), None);
+        assert_eq!(DType::Q4K.bits_per_weight(), 4.5);
+        assert_eq!(format!("{:>5}|", DType::F32), "  f32|");
+    }
+}
