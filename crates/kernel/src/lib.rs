@@ -1,1 +1,18 @@
-//! placeholder
+//! The contract between the compiler and the machines: ops, programs, caches, backends.
+//!
+//! Every op has its formula, tolerance, hard cases and plain reference under `ops/`; the reference is
+//! itself a complete, slow backend. Nothing here knows models, graphs, files or text.
+
+mod backend;
+mod cache;
+mod op;
+mod program;
+mod step;
+mod value;
+
+pub use backend::{Backend, BackendError, CallTime, KernelRow, ProgramId, Site, WeightSource};
+pub use cache::{CacheLayout, KvElem, PAGE_TOKENS, Rollback, SSM_CHUNK, SlotLayout};
+pub use op::{AttentionDims, CacheKind, Epilogue, Op, OpKind, RouteDims, SsmDims, WeightPort, WeightUse};
+pub use program::{Call, Operand, Output, Phase, Place, Program, WeightKey};
+pub use step::{Segment, StepInputs};
+pub use value::{Elem, Q8_BLOCK, ROW_ALIGN, RowBase, Rows, ValueType};
