@@ -123,9 +123,9 @@ impl Scales {
             let nearest = (code(scale, inv, 0.0, STEPS), code(min, inv_min, 0.0, STEPS));
             let mut least = f32::INFINITY;
             for scale_step in [0.0, -1.0, 1.0] {
-                let scale = (nearest.0 + scale_step).max(0.0).min(STEPS);
+                let scale = (nearest.0 + scale_step).clamp(0.0, STEPS);
                 for min_step in [0.0, -1.0, 1.0] {
-                    let min = (nearest.1 + min_step).max(0.0).min(STEPS);
+                    let min = (nearest.1 + min_step).clamp(0.0, STEPS);
                     let error = trial(x, d * scale, dmin * min, (0.0, HI)).error;
                     if error < least {
                         least = error;

@@ -89,7 +89,7 @@ impl Scales {
             let nearest = code(scale, inv, -128.0, 127.0);
             let mut least = f32::INFINITY;
             for step in [0.0, -1.0, 1.0] {
-                let candidate = (nearest + step).max(-128.0).min(127.0);
+                let candidate = (nearest + step).clamp(-128.0, 127.0);
                 let error = trial(x, d * candidate, 0.0, RANGE).error;
                 if error < least {
                     (least, *sub) = (error, round(candidate) as i8);
