@@ -1,0 +1,211 @@
+//! A conversation to the prompt text, by the model's own Jinja chat template. Knows Jinja as published
+//! templates use it (Python's dialect); not tokens, and not what a model will answer.
+
+mod clock;
+mod messages;
+mod methods;
+mod tojson;
+mod value;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Value as JinjaValue;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use serde_json::{Map, Value};
+
+use crate::error::{Result, TextError};
+
+/// What to render.
+#[derive(Clone, Debug)]
+pub struct ChatRequest {
+    /// The conversation: objects with `role`, `content` and, for assistants, perhaps `reasoning_content`
+    /// (or `reasoning`) and `tool_calls`.
+    pub messages: Vec<Value>,
+    /// The tools on offer, as JSON schemas.
+    pub tools: Vec<Value>,
+    /// Whether the model is to think; `None` leaves it to the template.
+    pub enable_thinking: Option<bool>,
+    /// Whether to end with the start of an assistant turn.
+    pub add_generation_prompt: bool,
+    /// Further template variables, such as `truncate_history_thinking` or `low_effort`.
+    pub kwargs: Map<String, Value>,
+    /// The time `strftime_now` tells, in seconds since 1970 (UTC); `None` asks the system clock.
+    pub now_unix_s: Option<i64>,
+}
+
+impl ChatRequest {
+    /// A request for an answer to `messages`, everything else at its default.
+    pub fn new(messages: Vec<Value>) -> Self {
+        Self {
+            messages,
+            tools: Vec::new(),
+            enable_thinking: None,
+            add_generation_prompt: true,
+            kwargs: Map::new(),
+            now_unix_s: None,
+        }
+    }
+}
+
+/// A compiled chat template.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    name: String,
+    source: String,
+    tokens: Vec<(&'static str, String)>,
+}
+
+impl ChatTemplate {
+    /// Compiles `source`; `name` is the file or key it came from, for error messages.
+    pub fn new(name: &str, source: &str) -> Result<Self> {
+        let mut environment = Environment::new();
+        // Chat templates are written for these two settings.
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()
+            .expect("the default delimiters are valid");
+        environment.set_syntax(syntax);
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_unknown_method_callback(methods::call);
+        environment.add_filter("tojson", tojson::filter);
+        environment.add_function("raise_exception", raise_exception);
+        let compiled = environment.add_template_owned(name.to_owned(), without_masks(source));
+        compiled.map_err(|error| TextError::TemplateSyntax {
+            template: name.to_owned(),
+            line: error.line().unwrap_or(1),
+            detail: describe(&error),
+        })?;
+        Ok(Self { environment, name: name.to_owned(), source: source.to_owned(), tokens: Vec::new() })
+    }
+
+    /// Compiles the template a model may or may not have; `origin` is the model, for the error.
+    pub fn require(origin: &str, source: Option<&str>) -> Result<Self> {
+        match source {
+            Some(source) => Self::new(origin, source),
+            None => Err(TextError::NoTemplate { origin: origin.to_owned() }),
+        }
+    }
+
+    /// The template inside the text of a `tokenizer_config.json`, where older models keep it: the one named
+    /// `default` if there are several.
+    pub fn source_in_config(tokenizer_config_json: &str) -> Result<Option<String>> {
+        let config: Value = serde_json::from_str(tokenizer_config_json)
+            .map_err(|error| TextError::TokenizerConfig { detail: error.to_string() })?;
+        let source = match &config["chat_template"] {
+            Value::Array(named) => {
+                named.iter().find(|entry| entry["name"] == "default").map(|entry| &entry["template"])
+            }
+            other => Some(other),
+        };
+        Ok(source.and_then(Value::as_str).map(str::to_owned))
+    }
+
+    /// Gives the template the text of the model's special tokens, as `bos_token` and `eos_token`.
+    pub fn with_tokens(mut self, bos_token: Option<&str>, eos_token: Option<&str>) -> Self {
+        let tokens = [("bos_token", bos_token), ("eos_token", eos_token)];
+        self.tokens = tokens.into_iter().filter_map(|(name, text)| Some((name, text?.to_owned()))).collect();
+        self
+    }
+
+    /// The template's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The template's text, from which the form of the model's answers is derived.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The prompt for `request`. It carries its special tokens as text: encode it without adding more.
+    pub fn render(&self, request: &ChatRequest) -> Result<String> {
+        let messages = messages::normalise(&request.messages)?;
+        let now_unix_s = request.now_unix_s.unwrap_or_else(system_time_unix_s);
+        let mut variables: Vec<(String, JinjaValue)> = vec![
+            ("messages".into(), messages.iter().map(value::to_jinja).collect()),
+            ("documents".into(), JinjaValue::from(())),
+            ("add_generation_prompt".into(), request.add_generation_prompt.into()),
+            (
+                "strftime_now".into(),
+                JinjaValue::from_function(move |format: &str| clock::format(now_unix_s, format)),
+            ),
+        ];
+        // Templates ask `if tools`, `is defined` and `is not none`: no tools must be none, not an empty list.
+        let tools = match request.tools.as_slice() {
+            [] => JinjaValue::from(()),
+            tools => tools.iter().map(value::to_jinja).collect(),
+        };
+        variables.push(("tools".into(), tools));
+        for (name, text) in &self.tokens {
+            variables.push(((*name).into(), text.as_str().into()));
+        }
+        if let Some(thinking) = request.enable_thinking {
+            variables.push(("enable_thinking".into(), thinking.into()));
+        }
+        for (name, argument) in &request.kwargs {
+            variables.push((name.clone(), value::to_jinja(argument)));
+        }
+        let template = self.environment.get_template(&self.name).map_err(|error| self.failed(&error))?;
+        template.render(JinjaValue::from_pairs(variables)).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &Error) -> TextError {
+        let template = self.name.clone();
+        let line = error.line().unwrap_or(1);
+        match std::error::Error::source(error).and_then(|source| source.downcast_ref::<Refusal>()) {
+            Some(refusal) => TextError::TemplateRefused { template, line, message: refusal.0.clone() },
+            None => TextError::TemplateRender { template, line, detail: describe(error) },
+        }
+    }
+}
+
+impl std::fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChatTemplate").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What a template said with `raise_exception`, to be told from the errors of the engine.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refusal(String);
+
+fn raise_exception(message: &str) -> std::result::Result<JinjaValue, Error> {
+    let error = Error::new(ErrorKind::InvalidOperation, message.to_owned());
+    Err(error.with_source(Refusal(message.to_owned())))
+}
+
+fn describe(error: &Error) -> String {
+    match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    }
+}
+
+/// `{% generation %}` only marks text for training; a block that always holds takes its place, so that
+/// whitespace control and line numbers stay as they are.
+fn without_masks(source: &str) -> String {
+    let mut output = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let Some(end) = rest[start..].find("%}").map(|at| start + at) else { break };
+        let tag = &rest[start..end];
+        let word = tag[2..].trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
+        output.push_str(&rest[..start]);
+        match word {
+            "generation" => output.push_str(&tag.replace("generation", "if true")),
+            "endgeneration" => output.push_str(&tag.replace("endgeneration", "endif")),
+            _ => output.push_str(tag),
+        }
+        rest = &rest[end..];
+    }
+    output.push_str(rest);
+    output
+}
+
+fn system_time_unix_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |elapsed| i64::try_from(elapsed.as_secs()).unwrap_or(i64::MAX))
+}

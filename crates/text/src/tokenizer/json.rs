@@ -1,0 +1,163 @@
+//! A tokenizer from `tokenizer.json` and `tokenizer_config.json`. Knows those two formats; checks what the
+//! BPE library takes for granted, so that a broken file is an error and not a panic.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::gguf::check_merge;
+use super::{Facts, MAX_TOKENS, Tokenizer};
+use crate::error::{Result, TextError};
+
+/// The fields of `tokenizer.json` that are checked here.
+#[derive(Deserialize)]
+struct File {
+    model: Model,
+    #[serde(default)]
+    pre_tokenizer: Value,
+    #[serde(default)]
+    decoder: Value,
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    vocab: Value,
+    #[serde(default)]
+    merges: Vec<Merge>,
+    #[serde(default)]
+    unk_token: Option<String>,
+    #[serde(default)]
+    continuing_subword_prefix: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: u32,
+    content: String,
+}
+
+/// Older files write a merge as one string.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Merge {
+    Pair(String, String),
+    Joined(String),
+}
+
+/// The fields of `tokenizer_config.json` that matter for ids.
+#[derive(Default, Deserialize)]
+struct Config {
+    #[serde(default)]
+    bos_token: Option<Named>,
+    #[serde(default)]
+    eos_token: Option<Named>,
+    #[serde(default)]
+    add_bos_token: Option<bool>,
+}
+
+/// A token named by its text, alone or inside a description.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Named {
+    Text(String),
+    Described { content: String },
+}
+
+pub(super) fn load(text: &str, config: Option<&str>) -> Result<Tokenizer> {
+    check(serde_json::from_str(text).map_err(broken)?)?;
+    let mut bpe: tokenizers::Tokenizer = text.parse().map_err(broken)?;
+    // A training-time length limit would silently cut prompts.
+    bpe.with_truncation(None).map_err(broken)?;
+    bpe.with_padding(None);
+    let config: Config = match config {
+        Some(text) => serde_json::from_str(text)
+            .map_err(|error| TextError::TokenizerConfig { detail: error.to_string() })?,
+        None => Config::default(),
+    };
+    let (prefix, suffix) = surroundings(&bpe)?;
+    let bos = named_id(&bpe, "bos_token", config.bos_token)?.or(prefix.first().copied());
+    let eos = named_id(&bpe, "eos_token", config.eos_token)?;
+    let tokenizer = Tokenizer::assemble(bpe, Facts { bos, eos, prefix, suffix });
+    // The post-processor is what other programs obey, so the configuration can add BOS but not remove it.
+    Ok(if config.add_bos_token == Some(true) { tokenizer.with_add_bos(true) } else { tokenizer })
+}
+
+fn broken(error: impl std::fmt::Display) -> TextError {
+    TextError::TokenizerJson { detail: error.to_string() }
+}
+
+fn check(file: File) -> Result<()> {
+    // Files without a model type are as old as byte-level BPE itself.
+    if let Some(kind) = file.model.kind.filter(|kind| kind != "BPE") {
+        return Err(TextError::UnsupportedTokenizer { field: "model.type", found: kind });
+    }
+    if let Some(found) = file.model.continuing_subword_prefix.filter(|prefix| !prefix.is_empty()) {
+        return Err(TextError::UnsupportedTokenizer { field: "model.continuing_subword_prefix", found });
+    }
+    if !mentions_byte_level(&file.decoder) && !mentions_byte_level(&file.pre_tokenizer) {
+        let found = match &file.decoder {
+            Value::Null => "missing".to_owned(),
+            other => other["type"].as_str().unwrap_or("of an unknown type").to_owned(),
+        };
+        return Err(TextError::UnsupportedTokenizer { field: "decoder", found });
+    }
+    let vocab: HashMap<String, u32> = serde_json::from_value(file.model.vocab)
+        .map_err(|error| broken(format!("`model.vocab` must map tokens to ids: {error}")))?;
+    let ids = vocab.values().copied().chain(file.added_tokens.iter().map(|token| token.id));
+    if let Some(id) = ids.max().filter(|&id| id as usize >= MAX_TOKENS) {
+        return Err(broken(format!("token id {id} is beyond the limit of {MAX_TOKENS}")));
+    }
+    for (rank, merge) in file.model.merges.iter().enumerate() {
+        let (left, right) = match merge {
+            Merge::Pair(left, right) => (left.as_str(), right.as_str()),
+            Merge::Joined(both) => both
+                .split_once(' ')
+                .ok_or_else(|| broken(format!("`model.merges[{rank}]` '{both}' is not two tokens")))?,
+        };
+        check_merge(&vocab, rank, left, right).map_err(broken)?;
+    }
+    if let Some(unk) = file.model.unk_token
+        && !vocab.contains_key(&unk)
+        && !file.added_tokens.iter().any(|token| token.content == unk)
+    {
+        return Err(broken(format!("`model.unk_token` '{unk}' is not a token")));
+    }
+    Ok(())
+}
+
+/// Whether a pre-tokenizer or decoder is, or contains, the byte-level one.
+fn mentions_byte_level(part: &Value) -> bool {
+    match part {
+        Value::Object(fields) => {
+            fields.get("type").and_then(Value::as_str) == Some("ByteLevel")
+                || fields.values().any(mentions_byte_level)
+        }
+        Value::Array(items) => items.iter().any(mentions_byte_level),
+        _ => false,
+    }
+}
+
+/// The ids the post-processor puts around a text, found by watching it do so.
+fn surroundings(bpe: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
+    let bare = bpe.encode_fast("a", false).map_err(broken)?;
+    let full = bpe.encode_fast("a", true).map_err(broken)?;
+    let (bare, full) = (bare.get_ids(), full.get_ids());
+    let at = full.windows(bare.len().max(1)).position(|window| window == bare).unwrap_or(0);
+    Ok((full[..at].to_vec(), full[(at + bare.len()).min(full.len())..].to_vec()))
+}
+
+fn named_id(bpe: &tokenizers::Tokenizer, field: &str, named: Option<Named>) -> Result<Option<u32>> {
+    let text = match named {
+        None => return Ok(None),
+        Some(Named::Text(text) | Named::Described { content: text }) => text,
+    };
+    bpe.token_to_id(&text).map(Some).ok_or_else(|| TextError::TokenizerConfig {
+        detail: format!("`{field}` is '{text}', which tokenizer.json does not have"),
+    })
+}
