@@ -15,7 +15,9 @@ use crate::value::Elem;
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// A weight's element type has no kernel.
-    #[error("weight `{name}` has element type {dtype}, for which {backend} has no kernel; convert it to one of {supported}")]
+    #[error(
+        "weight `{name}` has element type {dtype}, for which {backend} has no kernel; convert it to one of {supported}"
+    )]
     UnsupportedWeight {
         /// Canonical weight name.
         name: String,
@@ -45,7 +47,9 @@ pub enum BackendError {
         name: String,
     },
     /// Memory ran out.
-    #[error("cannot allocate {bytes} bytes for {what}; use fewer sequences, a shorter context or a smaller model")]
+    #[error(
+        "cannot allocate {bytes} bytes for {what}; use fewer sequences, a shorter context or a smaller model"
+    )]
     OutOfMemory {
         /// What the memory was for.
         what: String,
@@ -122,7 +126,12 @@ pub trait Backend: Send {
     /// The kernels on offer, best first within an op.
     fn kernels(&self) -> &[KernelRow];
     /// Takes a weight in; `kernel` is the row that will read it. Loading a key twice is harmless.
-    fn load_weight(&mut self, key: &WeightKey, kernel: usize, source: &dyn WeightSource) -> Result<(), BackendError>;
+    fn load_weight(
+        &mut self,
+        key: &WeightKey,
+        kernel: usize,
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError>;
     /// Bytes the loaded weights take in the backend's own memory.
     fn weight_bytes(&self) -> usize;
     /// Allocates KV pages and recurrent slots; called once, before any program runs.
@@ -133,8 +142,15 @@ pub trait Backend: Send {
     fn program(&self, id: ProgramId) -> &Program;
     /// Runs one step.
     fn run(&mut self, id: ProgramId, step: &StepInputs) -> Result<(), BackendError>;
-    /// Rows of an output of the program that ran last, one after the other without padding.
-    fn read_output(&mut self, id: ProgramId, output: usize, rows: std::ops::Range<usize>, into: &mut Vec<f32>);
+    /// Rows of an output of the program that ran last, one after the other without padding; 8-bit rows
+    /// come as the values they stand for.
+    fn read_output(
+        &mut self,
+        id: ProgramId,
+        output: usize,
+        rows: std::ops::Range<usize>,
+        into: &mut Vec<f32>,
+    );
     /// The recurrent memory of one slot, in the layout of [`CacheLayout`].
     fn snapshot_slot(&self, slot: usize) -> Vec<f32>;
     /// Puts a snapshot into a slot.
@@ -143,6 +159,8 @@ pub trait Backend: Send {
     fn snapshot_page(&self, page: usize) -> Vec<u8>;
     /// Puts a page back.
     fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError>;
+    /// Fills the arena with NaN, so that a kernel which leaves an output unwritten shows.
+    fn poison_arena(&mut self);
     /// Starts or stops timing every call.
     fn set_profiling(&mut self, on: bool);
     /// Times per call of a program since profiling was switched on.

@@ -145,7 +145,18 @@ impl SlotLayout {
         let ring_x = part(ring_capacity * dims.inner());
         let ring_b = part(ring_capacity * dims.group_state());
         let ring_dt = part(ring_capacity * dims.heads);
-        SlotLayout { dims, chunks, state, conv, conv_capacity, ring_x, ring_b, ring_dt, ring_capacity, len: end }
+        SlotLayout {
+            dims,
+            chunks,
+            state,
+            conv,
+            conv_capacity,
+            ring_x,
+            ring_b,
+            ring_dt,
+            ring_capacity,
+            len: end,
+        }
     }
 
     /// Offset of the state at the start of the chunk that holds `position`.

@@ -5,8 +5,11 @@
 
 mod backend;
 mod cache;
+pub mod case;
 mod op;
+pub mod ops;
 mod program;
+mod reference;
 mod step;
 mod value;
 
@@ -14,5 +17,6 @@ pub use backend::{Backend, BackendError, CallTime, KernelRow, ProgramId, Site, W
 pub use cache::{CacheLayout, KvElem, PAGE_TOKENS, Rollback, SSM_CHUNK, SlotLayout};
 pub use op::{AttentionDims, CacheKind, Epilogue, Op, OpKind, RouteDims, SsmDims, WeightPort, WeightUse};
 pub use program::{Call, Operand, Output, Phase, Place, Program, WeightKey};
+pub use reference::ReferenceBackend;
 pub use step::{Segment, StepInputs};
 pub use value::{Elem, Q8_BLOCK, ROW_ALIGN, RowBase, Rows, ValueType};

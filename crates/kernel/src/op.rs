@@ -396,7 +396,7 @@ impl Op {
             }
             Op::GatedGroupNorm { groups, .. } => {
                 want_same(0, 1)?;
-                if groups == 0 || x.cols % groups != 0 {
+                if groups == 0 || !x.cols.is_multiple_of(groups) {
                     return Err(format!("{groups} norm groups do not divide {} channels", x.cols));
                 }
                 vec![x]

@@ -34,8 +34,8 @@ pub enum Place {
     TokenIds,
     /// [`crate::StepInputs::wanted`].
     Wanted,
-    /// [`crate::StepInputs::hidden`].
-    Hidden,
+    /// At a byte offset into [`crate::StepInputs::hidden`].
+    Hidden(usize),
 }
 
 /// A value as a call sees it: place, type and row stride. A split is an operand with a larger stride.

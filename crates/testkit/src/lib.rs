@@ -1,1 +1,3 @@
-//! placeholder
+//! What tests share: the contract runner and helpers for golden files.
+
+pub mod contract;

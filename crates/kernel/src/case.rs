@@ -1,0 +1,161 @@
+//! Hard cases: what a contract asks of every kernel of its op.
+//!
+//! A case is a set of sequences fed to one op in ragged steps. How the runner cuts the steps is its
+//! own choice, because no cut may change a bit of the result.
+
+use mambo_tensor::{DType, decode_row, encode_row};
+
+use crate::cache::{KvElem, Rollback};
+use crate::op::Op;
+use crate::value::{Rows, ValueType};
+
+/// A small deterministic generator (splitmix64), so that cases are the same everywhere.
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    /// The next 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in `[0, 1)`.
+    pub fn unit(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 24) as f32
+    }
+
+    /// Uniform in `[low, high)`.
+    pub fn range(&mut self, low: f32, high: f32) -> f32 {
+        low + (high - low) * self.unit()
+    }
+
+    /// Roughly normal with mean 0 and deviation 1 (sum of uniforms).
+    pub fn normal(&mut self) -> f32 {
+        (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.bits() % n as u64) as usize
+    }
+
+    /// `n` normal values times `scale`.
+    pub fn normals(&mut self, n: usize, scale: f32) -> Vec<f32> {
+        (0..n).map(|_| self.normal() * scale).collect()
+    }
+}
+
+/// A weight of a case, in the bytes a checkpoint would hold.
+#[derive(Clone, Debug)]
+pub struct CaseWeight {
+    /// Element type.
+    pub dtype: DType,
+    /// Shape, outermost first.
+    pub shape: Vec<usize>,
+    /// Stored bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl CaseWeight {
+    /// Encodes values; the last dimension is the row.
+    pub fn encode(dtype: DType, shape: &[usize], values: &[f32]) -> Self {
+        let cols = *shape.last().expect("a weight has a shape");
+        let row_bytes = dtype.row_bytes(cols).expect("cases use whole blocks");
+        let mut bytes = vec![0; values.len() / cols * row_bytes];
+        for (row, out) in values.chunks(cols).zip(bytes.chunks_mut(row_bytes)) {
+            encode_row(dtype, row, out).expect("cases hold finite values");
+        }
+        CaseWeight { dtype, shape: shape.to_vec(), bytes }
+    }
+
+    /// An f32 vector or small matrix.
+    pub fn f32(shape: &[usize], values: &[f32]) -> Self {
+        Self::encode(DType::F32, shape, values)
+    }
+
+    /// The values the bytes stand for.
+    pub fn decode(&self) -> Vec<f32> {
+        let cols = *self.shape.last().expect("a weight has a shape");
+        let row_bytes = self.dtype.row_bytes(cols).expect("cases use whole blocks");
+        let mut values = vec![0.0; self.shape.iter().product()];
+        for (row, out) in self.bytes.chunks(row_bytes).zip(values.chunks_mut(cols)) {
+            decode_row(self.dtype, row, out).expect("cases hold whole rows");
+        }
+        values
+    }
+}
+
+/// One input port of a case: for every sequence its rows, one after the other.
+#[derive(Clone, Debug)]
+pub struct CaseInput {
+    /// Type; rows are `T` times the rows per token.
+    pub ty: ValueType,
+    /// Values by sequence, `[length · times][cols]`; integers are stored as their bits.
+    pub sequences: Vec<Vec<f32>>,
+}
+
+/// One op with weights, inputs for several sequences, and where tolerance ends.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What is hard about it.
+    pub name: String,
+    /// The op with its parameters.
+    pub op: Op,
+    /// Weights, in port order.
+    pub weights: Vec<CaseWeight>,
+    /// Inputs, in port order; the `wanted` port of `gather_rows` is left to the runner.
+    pub inputs: Vec<CaseInput>,
+    /// Length of every sequence.
+    pub lengths: Vec<usize>,
+    /// Element type of cached keys and values.
+    pub kv_elem: KvElem,
+    /// Depth of the recurrent slots.
+    pub rollback: Rollback,
+    /// Largest allowed `|got − want|` as a share of the largest `|want|` in the row.
+    pub tolerance: f32,
+}
+
+impl Case {
+    /// A case without weights or inputs yet; sequences have these lengths.
+    pub fn new(name: impl Into<String>, op: Op, lengths: &[usize], tolerance: f32) -> Self {
+        Case {
+            name: name.into(),
+            op,
+            weights: Vec::new(),
+            inputs: Vec::new(),
+            lengths: lengths.to_vec(),
+            kv_elem: KvElem::F32,
+            rollback: Rollback::WithinChunk,
+            tolerance,
+        }
+    }
+
+    /// Adds a weight.
+    pub fn weight(mut self, weight: CaseWeight) -> Self {
+        self.weights.push(weight);
+        self
+    }
+
+    /// Adds an f32 input whose values come from `value`.
+    pub fn input(self, cols: usize, value: impl FnMut() -> f32) -> Self {
+        self.input_of(ValueType::f32(Rows::TOKENS, cols), value)
+    }
+
+    /// Adds an input of any type.
+    pub fn input_of(mut self, ty: ValueType, mut value: impl FnMut() -> f32) -> Self {
+        let sequences = self
+            .lengths
+            .iter()
+            .map(|n| (0..n * ty.rows.times * ty.cols).map(|_| value()).collect())
+            .collect();
+        self.inputs.push(CaseInput { ty, sequences });
+        self
+    }
+}
+
+/// Sequence lengths that hurt: one token, less than the convolution, a chunk's edges, many chunks.
+pub const RAGGED: [usize; 6] = [1, 2, 31, 32, 33, 70];

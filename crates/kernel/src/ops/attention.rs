@@ -1,0 +1,54 @@
+//! `attention`: appends k and v of the step's rows to the cache, then for every query head h and row t
+//! `y = Σ_s softmax_s(q·k_s / sqrt(head_dim))·v_s` over all positions `s ≤ t` of the sequence, with
+//! key head `h / (q_heads / kv_heads)`. No position encoding of any kind.
+//!
+//! Page layout: for each layer K as `[kv_head][position][channel]`, then V the same.
+//! Keys and values are rounded to the cache's element type when they are appended, also for the row
+//! itself. Tolerance: an f32 softmax.
+
+use crate::cache::KvElem;
+use crate::case::{Case, RAGGED, Rng};
+use crate::op::{AttentionDims, Op};
+
+/// One query row against the cached rows `[positions][kv_heads · head_dim]`, in f64.
+pub fn reference(dims: &AttentionDims, q: &[f32], keys: &[Vec<f32>], values: &[Vec<f32>]) -> Vec<f32> {
+    let n = dims.head_dim;
+    let scale = 1.0 / (n as f64).sqrt();
+    let mut out = Vec::with_capacity(q.len());
+    for (h, q) in q.chunks(n).enumerate() {
+        let at = h / (dims.q_heads / dims.kv_heads) * n;
+        let dot = |k: &Vec<f32>| {
+            q.iter().zip(&k[at..at + n]).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>()
+        };
+        let scores: Vec<f64> = keys.iter().map(|k| dot(k) * scale).collect();
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let mix =
+            |c: usize| weights.iter().zip(values).map(|(w, v)| w * f64::from(v[at + c])).sum::<f64>() / total;
+        out.extend((0..n).map(|c| mix(c) as f32));
+    }
+    out
+}
+
+/// Grouped heads, one head, odd head sizes, both element types, scores flat and sharp.
+pub fn cases() -> Vec<Case> {
+    let mut rng = Rng(14);
+    let sizes = [
+        (4, 2, 32, KvElem::F32, 1.0),
+        (6, 3, 20, KvElem::F32, 1.0),
+        (1, 1, 12, KvElem::F32, 6.0),
+        (8, 2, 64, KvElem::F16, 1.0),
+        (5, 1, 128, KvElem::F16, 3.0),
+    ];
+    let case = |&(q_heads, kv_heads, head_dim, kv_elem, sharp): &(usize, usize, usize, KvElem, f32)| {
+        let dims = AttentionDims { q_heads, kv_heads, head_dim };
+        let name = format!("{q_heads}/{kv_heads} heads of {head_dim}, {} cache", kv_elem.name());
+        let mut case = Case::new(name, Op::Attention(dims), &RAGGED, 1e-5);
+        case.kv_elem = kv_elem;
+        case.input(q_heads * head_dim, || rng.normal() * sharp)
+            .input(kv_heads * head_dim, || rng.normal())
+            .input(kv_heads * head_dim, || rng.normal())
+    };
+    sizes.iter().map(case).collect()
+}

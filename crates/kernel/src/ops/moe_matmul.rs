@@ -1,0 +1,47 @@
+//! `moe_matmul`: `y[t,j] = W[e]·x` with `e = ids[t,j]`, then the epilogue. x is the token's row, or the
+//! row of (token, j) when x already has one row per chosen expert.
+//!
+//! Tolerance: as `matmul`.
+
+use super::matmul;
+use crate::case::{Case, CaseWeight, Rng};
+use crate::op::{Epilogue, Op};
+use crate::value::{RowBase, Rows, ValueType};
+
+/// The product of one (token, expert) pair.
+pub fn reference(weight: &[f32], out: usize, x: &[f32], expert: usize, epilogue: Epilogue) -> Vec<f32> {
+    let size = out * x.len();
+    matmul::reference(&weight[expert * size..][..size], x, epilogue, &[])
+}
+
+/// Every stored type; one expert never chosen, one always, both forms of x.
+pub fn cases() -> Vec<Case> {
+    let mut rng = Rng(11);
+    let mut cases = Vec::new();
+    let (experts, top_k) = (7, 3);
+    for (index, (dtype, widths)) in matmul::TYPES.into_iter().enumerate() {
+        let cols = widths[widths.len() - 1].min(768);
+        let cols = if dtype.row_bytes(cols).is_some() { cols } else { widths[0] };
+        let per_expert = index % 2 == 1;
+        let out = if per_expert { 48 } else { 33 };
+        let epilogue = if per_expert { Epilogue::None } else { Epilogue::Relu2 };
+        let values = rng.normals(experts * out * cols, 0.3);
+        let weight = CaseWeight::encode(dtype, &[experts, out, cols], &values);
+        let op = Op::MoeMatmul { experts, top_k, out, epilogue };
+        let times = if per_expert { top_k } else { 1 };
+        let rows = Rows { base: RowBase::Tokens, times };
+        let mut slot = 0;
+        let case =
+            Case::new(format!("{dtype} {cols} -> {out}, {times} rows a token"), op, &[1, 2, 5, 40], 1e-5)
+                .weight(weight)
+                .input_of(ValueType::f32(rows, cols), || rng.normal())
+                .input_of(ValueType::i32(Rows::TOKENS, top_k), || {
+                    // Expert 0 is in every list, expert 6 in none, the others vary and never repeat.
+                    slot += 1;
+                    let (token, j) = ((slot - 1) / top_k, (slot - 1) % top_k);
+                    f32::from_bits([0, 1 + token % 3, 4 + token % 2][j] as u32)
+                });
+        cases.push(case);
+    }
+    cases
+}

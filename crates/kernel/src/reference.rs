@@ -1,0 +1,434 @@
+//! The reference as a backend: complete, plain and slow. It defines what the others must compute.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use half_bits::{f16_bits, f16_value};
+use mambo_tensor::decode_row;
+
+use crate::backend::{Backend, BackendError, CallTime, KernelRow, ProgramId, WeightSource};
+use crate::cache::{CacheLayout, KvElem, PAGE_TOKENS};
+use crate::op::{Op, OpKind};
+use crate::ops;
+use crate::program::{Call, Operand, Place, Program, WeightKey};
+use crate::step::{Segment, StepInputs};
+use crate::value::Elem;
+
+/// Rounds values through 16-bit floats with the tensor crate's own conversion.
+mod half_bits {
+    use mambo_tensor::{DType, decode_row, encode_row};
+
+    pub fn f16_bits(value: f32) -> [u8; 2] {
+        let mut bytes = [0; 2];
+        // A value that 16 bits cannot hold becomes NaN rather than an error: kernels do not fail either.
+        if encode_row(DType::F16, &[value], &mut bytes).is_err() {
+            bytes = [0xff, 0x7f];
+        }
+        bytes
+    }
+
+    pub fn f16_value(bytes: [u8; 2]) -> f32 {
+        let mut value = [0.0];
+        decode_row(DType::F16, &bytes, &mut value).expect("two bytes are one f16");
+        value[0]
+    }
+}
+
+/// The plain backend.
+pub struct ReferenceBackend {
+    kernels: Vec<KernelRow>,
+    weights: HashMap<WeightKey, (Vec<f32>, Vec<usize>)>,
+    layout: CacheLayout,
+    /// Per layer and page: K then V, `[kv_head][position][channel]`.
+    pages: Vec<Vec<Vec<f32>>>,
+    slots: Vec<Vec<f32>>,
+    arena: Vec<u8>,
+    programs: Vec<Program>,
+}
+
+impl Default for ReferenceBackend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ReferenceBackend {
+    /// A backend with no weights yet.
+    pub fn new() -> Self {
+        // Neither views nor what lowering inserts for faster backends.
+        let skip = [OpKind::Split, OpKind::Quantize, OpKind::SsmStep];
+        let kernels = OpKind::ALL.into_iter().filter(|op| !skip.contains(op)).map(|op| KernelRow {
+            name: format!("reference:{}.plain.f32", op.name()),
+            op,
+            input: if op == OpKind::Embed { Elem::I32 } else { Elem::F32 },
+            accepts: Box::new(|_| true),
+        });
+        let layout = CacheLayout {
+            kv_layers: Vec::new(),
+            kv_elem: KvElem::F32,
+            pages: 0,
+            state_layers: Vec::new(),
+            slots: 0,
+            rollback: crate::Rollback::WithinChunk,
+        };
+        ReferenceBackend {
+            kernels: kernels.collect(),
+            weights: HashMap::new(),
+            layout,
+            pages: Vec::new(),
+            slots: Vec::new(),
+            arena: Vec::new(),
+            programs: Vec::new(),
+        }
+    }
+
+    fn round_kv(&self, value: f32) -> f32 {
+        match self.layout.kv_elem {
+            KvElem::F32 => value,
+            KvElem::F16 => f16_value(f16_bits(value)),
+        }
+    }
+
+    fn read_row(&self, operand: &Operand, row: usize, step: &StepInputs) -> Vec<f32> {
+        let bytes: Vec<u8> = match operand.place {
+            Place::Arena(offset) => {
+                self.arena[offset + row * operand.stride_bytes..][..operand.cols * 4].to_vec()
+            }
+            Place::TokenIds => step.token_ids[row].to_le_bytes().to_vec(),
+            Place::Wanted => step.wanted[row].to_le_bytes().to_vec(),
+            Place::Hidden(offset) => {
+                let at = (offset + row * operand.stride_bytes) / 4;
+                step.hidden[at..at + operand.cols].iter().flat_map(|v| v.to_le_bytes()).collect()
+            }
+        };
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+    }
+
+    fn write_row(&mut self, operand: &Operand, row: usize, values: &[f32]) {
+        let Place::Arena(offset) = operand.place else { unreachable!("outputs live in the arena") };
+        let at = offset + row * operand.stride_bytes;
+        for (out, value) in self.arena[at..].chunks_exact_mut(4).zip(values) {
+            out.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+
+    fn append_kv(
+        &mut self,
+        layer: usize,
+        segment: &Segment,
+        position: usize,
+        step: &StepInputs,
+        kv: [&[f32]; 2],
+    ) {
+        let dims = self.layout.kv_layers[layer];
+        let page = step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
+        for (half, row) in kv.into_iter().enumerate() {
+            for (i, &value) in row.iter().enumerate() {
+                let (head, channel) = (i / dims.head_dim, i % dims.head_dim);
+                let at = ((half * dims.kv_heads + head) * PAGE_TOKENS + position % PAGE_TOKENS)
+                    * dims.head_dim
+                    + channel;
+                self.pages[layer][page][at] = self.round_kv(value);
+            }
+        }
+    }
+
+    fn cached(
+        &self,
+        layer: usize,
+        segment: &Segment,
+        positions: usize,
+        step: &StepInputs,
+        half: usize,
+    ) -> Vec<Vec<f32>> {
+        let dims = self.layout.kv_layers[layer];
+        let row = |position: usize| {
+            let page = step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
+            let part = |head: usize| {
+                let at =
+                    ((half * dims.kv_heads + head) * PAGE_TOKENS + position % PAGE_TOKENS) * dims.head_dim;
+                self.pages[layer][page][at..at + dims.head_dim].to_vec()
+            };
+            (0..dims.kv_heads).flat_map(part).collect()
+        };
+        (0..positions).map(row).collect()
+    }
+
+    /// The part of a slot that belongs to one state layer.
+    fn slot_range(&self, layer: usize) -> Range<usize> {
+        let start = (0..layer).map(|l| self.layout.slot_layout(l).len).sum();
+        start..start + self.layout.slot_layout(layer).len
+    }
+
+    fn convolve(
+        &mut self,
+        layer: usize,
+        segment: &Segment,
+        position: usize,
+        xbc: &[f32],
+        w: [&[f32]; 2],
+    ) -> Vec<f32> {
+        let layout = self.layout.slot_layout(layer);
+        let range = self.slot_range(layer);
+        let slot = &mut self.slots[segment.slot as usize][range];
+        let width = layout.dims.conv_dim();
+        let column =
+            |slot: &[f32], p: usize| slot[layout.conv + p % layout.conv_capacity * width..][..width].to_vec();
+        let before = layout.dims.taps - 1;
+        let mut columns: Vec<Vec<f32>> = (0..before)
+            .map(|k| match (position + k).checked_sub(before) {
+                Some(p) => column(slot, p),
+                None => vec![0.0; width],
+            })
+            .collect();
+        columns.push(xbc.to_vec());
+        slot[layout.conv + position % layout.conv_capacity * width..][..width].copy_from_slice(xbc);
+        ops::ssm_conv::reference(&columns, w[0], w[1])
+    }
+
+    fn call(&mut self, program: &Program, call: &Call, step: &StepInputs) {
+        let weights: Vec<Vec<f32>> =
+            call.weights.iter().map(|&w| self.weights[&program.weights[w]].0.clone()).collect();
+        for segment in step.segments {
+            for row in segment.row_range() {
+                let position = segment.position as usize + row - segment.first_row as usize;
+                self.call_row(call, &weights, step, segment, row, position);
+            }
+        }
+        if call.outputs[0].rows.base == crate::RowBase::Wanted {
+            for row in 0..step.wanted.len() {
+                self.wanted_row(call, &weights, step, row);
+            }
+        }
+    }
+
+    /// Ops whose rows belong to tokens.
+    fn call_row(
+        &mut self,
+        call: &Call,
+        w: &[Vec<f32>],
+        step: &StepInputs,
+        segment: &Segment,
+        row: usize,
+        position: usize,
+    ) {
+        if call.outputs[0].rows.base == crate::RowBase::Wanted {
+            return;
+        }
+        let layer = call.cache.unwrap_or(0);
+        let input = |this: &Self, i: usize| this.read_row(&call.inputs[i], row, step);
+        match call.op {
+            Op::Embed => {
+                let id = input(self, 0)[0].to_bits();
+                let y = ops::embed::reference(&w[0], call.outputs[0].cols, id);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::SsmConv(_) => {
+                let xbc = input(self, 0);
+                let y = self.convolve(layer, segment, position, &xbc, [&w[0], &w[1]]);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::SsmScan(_) => {
+                let (xbc, dt) = (input(self, 0), input(self, 1));
+                let layout = self.layout.slot_layout(layer);
+                let range = self.slot_range(layer);
+                let slot = &mut self.slots[segment.slot as usize][range];
+                let y = ops::ssm_scan::reference(&layout, slot, position, &xbc, &dt, &w[0], &w[1]);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::Attention(dims) => {
+                let (q, k, v) = (input(self, 0), input(self, 1), input(self, 2));
+                self.append_kv(layer, segment, position, step, [&k, &v]);
+                let keys = self.cached(layer, segment, position + 1, step, 0);
+                let values = self.cached(layer, segment, position + 1, step, 1);
+                let y = ops::attention::reference(&dims, &q, &keys, &values);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::MoeRoute(route) => {
+                let (ids, weights) = ops::moe_route::reference(&input(self, 0), &w[0], &route);
+                let ids: Vec<f32> = ids.into_iter().map(f32::from_bits).collect();
+                self.write_row(&call.outputs[0], row, &ids);
+                self.write_row(&call.outputs[1], row, &weights);
+            }
+            Op::MoeMatmul { top_k, out, epilogue, .. } => {
+                let ids = input(self, 1);
+                for (j, id) in ids.iter().enumerate() {
+                    let source = if call.inputs[0].rows.times == 1 { row } else { row * top_k + j };
+                    let x = self.read_row(&call.inputs[0], source, step);
+                    let y = ops::moe_matmul::reference(&w[0], out, &x, id.to_bits() as usize, epilogue);
+                    self.write_row(&call.outputs[0], row * top_k + j, &y);
+                }
+            }
+            Op::MoeCombine { top_k, residual } => {
+                let rows = (0..top_k).flat_map(|j| self.read_row(&call.inputs[0], row * top_k + j, step));
+                let rows: Vec<f32> = rows.collect();
+                let residual = residual.then(|| input(self, 2));
+                let y = ops::moe_combine::reference(&rows, &input(self, 1), residual.as_deref());
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            _ => self.row_op(call, w, step, row),
+        }
+    }
+
+    fn wanted_row(&mut self, call: &Call, w: &[Vec<f32>], step: &StepInputs, row: usize) {
+        if let Op::GatherRows = call.op {
+            let x = self.read_row(&call.inputs[0], step.wanted[row] as usize, step);
+            self.write_row(&call.outputs[0], row, &ops::gather_rows::reference(&x));
+        } else {
+            self.row_op(call, w, step, row);
+        }
+    }
+
+    /// Ops that read and write one row and know nothing else.
+    fn row_op(&mut self, call: &Call, w: &[Vec<f32>], step: &StepInputs, row: usize) {
+        let inputs: Vec<Vec<f32>> = call.inputs.iter().map(|i| self.read_row(i, row, step)).collect();
+        let y = match call.op {
+            Op::RmsNorm { eps } => ops::rms_norm::reference(&inputs[0], &w[0], eps),
+            Op::Matmul { epilogue, .. } => {
+                ops::matmul::reference(&w[0], &inputs[0], epilogue, inputs.get(1).map_or(&[], Vec::as_slice))
+            }
+            Op::Add => ops::add::reference(&inputs[0], &inputs[1]),
+            Op::Relu2 => ops::relu2::reference(&inputs[0]),
+            Op::Concat => ops::concat::reference(&inputs[0], &inputs[1]),
+            Op::SsmDt => ops::ssm_dt::reference(&inputs[0], &w[0]),
+            Op::GatedGroupNorm { groups, eps } => {
+                ops::gated_group_norm::reference(&inputs[0], &inputs[1], &w[0], groups, eps)
+            }
+            op => unreachable!("{} is not in the reference's kernel rows", op.kind().name()),
+        };
+        self.write_row(&call.outputs[0], row, &y);
+    }
+}
+
+impl Backend for ReferenceBackend {
+    fn name(&self) -> &str {
+        "reference"
+    }
+
+    fn kernels(&self) -> &[KernelRow] {
+        &self.kernels
+    }
+
+    fn load_weight(
+        &mut self,
+        key: &WeightKey,
+        _kernel: usize,
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        let shape = source.shape().to_vec();
+        let bad = |problem: &str| BackendError::WeightShape {
+            name: key.name.clone(),
+            shape: format!("{shape:?}"),
+            problem: problem.into(),
+        };
+        let cols = *shape.last().ok_or_else(|| bad("which has no dimensions"))?;
+        let row_bytes = source.dtype().row_bytes(cols).ok_or_else(|| bad("which is not whole blocks"))?;
+        let mut values = Vec::new();
+        for part in 0..source.part_count() {
+            for row in source.part(part).chunks_exact(row_bytes.max(1)) {
+                let start = values.len();
+                values.resize(start + cols, 0.0);
+                decode_row(source.dtype(), row, &mut values[start..]).map_err(|e| bad(&e.to_string()))?;
+            }
+            source.release(part);
+        }
+        self.weights.insert(key.clone(), (values, shape));
+        Ok(())
+    }
+
+    fn weight_bytes(&self) -> usize {
+        self.weights.values().map(|(values, _)| values.len() * 4).sum()
+    }
+
+    fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError> {
+        self.layout = layout.clone();
+        let page = |dims: &crate::AttentionDims| {
+            vec![vec![0.0; 2 * dims.kv_heads * PAGE_TOKENS * dims.head_dim]; layout.pages]
+        };
+        self.pages = layout.kv_layers.iter().map(page).collect();
+        self.slots = vec![vec![0.0; layout.slot_bytes() / 4]; layout.slots];
+        Ok(())
+    }
+
+    fn compile(&mut self, program: Program) -> Result<ProgramId, BackendError> {
+        for key in &program.weights {
+            if !self.weights.contains_key(key) {
+                return Err(BackendError::MissingWeight {
+                    program: program.name.clone(),
+                    name: key.name.clone(),
+                });
+            }
+        }
+        self.arena.resize(self.arena.len().max(program.arena_bytes), 0);
+        self.programs.push(program);
+        Ok(ProgramId(self.programs.len() - 1))
+    }
+
+    fn program(&self, id: ProgramId) -> &Program {
+        &self.programs[id.0]
+    }
+
+    fn run(&mut self, id: ProgramId, step: &StepInputs) -> Result<(), BackendError> {
+        let program = self.programs[id.0].clone();
+        for call in &program.calls {
+            self.call(&program, call, step);
+        }
+        Ok(())
+    }
+
+    fn read_output(&mut self, id: ProgramId, output: usize, rows: Range<usize>, into: &mut Vec<f32>) {
+        let operand = self.programs[id.0].outputs[output].operand;
+        for row in rows {
+            into.extend(self.read_row(&operand, row, &StepInputs::default()));
+        }
+    }
+
+    fn snapshot_slot(&self, slot: usize) -> Vec<f32> {
+        self.slots[slot].clone()
+    }
+
+    fn restore_slot(&mut self, slot: usize, snapshot: &[f32]) -> Result<(), BackendError> {
+        if snapshot.len() != self.slots[slot].len() {
+            let (got, want) = (snapshot.len() * 4, self.slots[slot].len() * 4);
+            return Err(BackendError::SnapshotSize { got, want });
+        }
+        self.slots[slot].copy_from_slice(snapshot);
+        Ok(())
+    }
+
+    fn snapshot_page(&self, page: usize) -> Vec<u8> {
+        let values = self.pages.iter().flat_map(|layer| layer[page].iter());
+        match self.layout.kv_elem {
+            KvElem::F32 => values.flat_map(|v| v.to_le_bytes()).collect(),
+            KvElem::F16 => values.flat_map(|v| f16_bits(*v)).collect(),
+        }
+    }
+
+    fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError> {
+        let want = self.layout.kv_bytes_per_token() * PAGE_TOKENS;
+        if bytes.len() != want {
+            return Err(BackendError::SnapshotSize { got: bytes.len(), want });
+        }
+        let values: Vec<f32> = match self.layout.kv_elem {
+            KvElem::F32 => {
+                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+            }
+            KvElem::F16 => bytes.chunks_exact(2).map(|b| f16_value([b[0], b[1]])).collect(),
+        };
+        let mut values = values.into_iter();
+        for layer in &mut self.pages {
+            layer[page].iter_mut().for_each(|out| *out = values.next().expect("length was checked"));
+        }
+        Ok(())
+    }
+
+    fn poison_arena(&mut self) {
+        self.arena.fill(0xff);
+    }
+
+    fn set_profiling(&mut self, _on: bool) {}
+
+    fn call_times(&self, id: ProgramId) -> Vec<CallTime> {
+        vec![CallTime::default(); self.programs[id.0].calls.len()]
+    }
+}
