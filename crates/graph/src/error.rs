@@ -106,4 +106,12 @@ pub enum GraphError {
         /// What is wrong and what was expected.
         problem: String,
     },
+    /// A pass made an invalid graph.
+    #[error("pass `{pass}` left an invalid graph: {problem}; this is a defect of the pass, not of the model")]
+    Pass {
+        /// Name of the pass.
+        pass: &'static str,
+        /// What the verifier said.
+        problem: String,
+    },
 }

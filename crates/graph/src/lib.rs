@@ -7,6 +7,10 @@ mod builder;
 mod error;
 mod graph;
 mod infer;
+mod op_text;
+mod parse;
+pub mod passes;
+mod print;
 mod verify;
 
 pub use builder::GraphBuilder;
