@@ -1,1 +1,24 @@
-//! placeholder
+//! Model files: safetensors folders, GGUF files and bytes in the binary become one [`Checkpoint`] of named,
+//! mapped tensors and metadata; results and conversions are written back as files.
+//!
+//! This crate knows file formats. It must not know what a tensor is for: no architecture names, no model
+//! maths, no conversion of values. Readers survive any bytes: every count, length and offset is checked
+//! against the file's size before it is used.
+
+mod atomic_file;
+mod checkpoint;
+mod config;
+mod error;
+mod gguf;
+mod json;
+mod layout;
+mod mapping;
+mod open;
+mod safetensors;
+
+pub use checkpoint::{Checkpoint, Format, Metadata, TensorInfo};
+pub use config::ConfigFiles;
+pub use error::CheckpointError;
+pub use gguf::{GgufArray, GgufMetadata, GgufTensor, GgufValue, GgufWriter};
+pub use json::{json_number, parse_json};
+pub use safetensors::write_safetensors;

@@ -1,0 +1,141 @@
+//! The open checkpoint: a list of named tensors over mapped bytes, and metadata. Knows no file layout.
+
+use std::fmt;
+use std::ops::Range;
+
+use mambo_tensor::{DType, Shape};
+
+use crate::mapping::Bytes;
+use crate::{CheckpointError, ConfigFiles, GgufMetadata, layout};
+
+/// The family of files a checkpoint came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A folder with `config.json` and safetensors files.
+    Safetensors,
+    /// One GGUF file.
+    Gguf,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Format::Safetensors => "safetensors",
+            Format::Gguf => "gguf",
+        })
+    }
+}
+
+/// What a checkpoint says about itself, in the form its format has.
+#[derive(Debug, Clone)]
+pub enum Metadata {
+    /// The JSON and text files beside safetensors weights.
+    Config(ConfigFiles),
+    /// The key-value section of a GGUF file.
+    Gguf(GgufMetadata),
+}
+
+/// One tensor's name, type, shape and place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TensorInfo {
+    /// The name as the file has it.
+    pub name: String,
+    /// How the values are stored.
+    pub dtype: DType,
+    /// Row-major, outermost dimension first (GGUF's order reversed).
+    pub shape: Shape,
+    pub(crate) file: usize,
+    pub(crate) range: Range<usize>,
+}
+
+impl TensorInfo {
+    /// Bytes of the stored values.
+    pub fn byte_len(&self) -> usize {
+        self.range.len()
+    }
+}
+
+/// An open model: metadata and named tensors whose bytes stay where they are until someone reads them.
+pub struct Checkpoint {
+    source: String,
+    format: Format,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    by_name: Vec<usize>,
+    files: Vec<Bytes>,
+}
+
+impl Checkpoint {
+    /// Every tensor's range lies inside its file, which the readers have checked.
+    pub(crate) fn new(
+        source: String,
+        format: Format,
+        metadata: Metadata,
+        tensors: Vec<TensorInfo>,
+        files: Vec<Bytes>,
+    ) -> Result<Checkpoint, CheckpointError> {
+        let by_name = layout::index_names(&tensors).map_err(|name| {
+            CheckpointError::malformed(&source, format!("there are two tensors named `{name}`"))
+        })?;
+        Ok(Checkpoint { source, format, metadata, tensors, by_name, files })
+    }
+
+    /// The path or name the checkpoint was opened with.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The family of files.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// What the checkpoint says about itself.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// All tensors, in the order of the files.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorInfo> {
+        self.tensors.iter()
+    }
+
+    /// The tensor of that name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        let at = self.by_name.binary_search_by(|&i| self.tensors[i].name.as_str().cmp(name)).ok()?;
+        Some(&self.tensors[self.by_name[at]])
+    }
+
+    /// The stored bytes of a tensor of this checkpoint, mapped and never copied.
+    ///
+    /// # Panics
+    /// When the tensor belongs to another checkpoint and does not fit this one.
+    pub fn bytes(&self, tensor: &TensorInfo) -> &[u8] {
+        &self.files[tensor.file].as_slice()[tensor.range.clone()]
+    }
+
+    /// Tells the system that `range` of the tensor's bytes has been consumed, so that a loader that streams
+    /// through a file keeps little of it resident. The bytes stay readable; nothing happens for bytes in the
+    /// binary.
+    pub fn release(&self, tensor: &TensorInfo, range: Range<usize>) {
+        let start = tensor.range.start.saturating_add(range.start).min(tensor.range.end);
+        let end = tensor.range.start.saturating_add(range.end).min(tensor.range.end);
+        self.files[tensor.file].release(start..end.max(start));
+    }
+
+    /// Bytes of all tensors together.
+    pub fn total_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.range.len() as u64).sum()
+    }
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tensors = self.tensors.len();
+        f.debug_struct("Checkpoint")
+            .field("source", &self.source)
+            .field("format", &self.format)
+            .field("tensors", &tensors)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,196 @@
+//! From a path to a checkpoint: which files belong to it and in which format. Knows no file's inside.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::config::read_text;
+use crate::mapping::Bytes;
+use crate::{Checkpoint, CheckpointError, ConfigFiles, Format, Metadata, gguf, safetensors};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+impl Checkpoint {
+    /// Opens a model: a folder with `config.json` and safetensors weights (one file or shards with an index),
+    /// a folder with one GGUF file, a `.gguf` file, or a `.safetensors` file beside its `config.json`.
+    pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
+        open(path, true)
+    }
+
+    /// Like [`Checkpoint::open`], but the weights may be missing: `config.json` alone is enough. The tensor
+    /// list is empty unless all weights are there.
+    pub fn open_metadata(path: &Path) -> Result<Checkpoint, CheckpointError> {
+        open(path, false)
+    }
+
+    /// Opens a model that is part of the program; `name` stands for the path in messages.
+    pub fn from_bytes(name: &str, bytes: &'static [u8]) -> Result<Checkpoint, CheckpointError> {
+        from_memory(name, Bytes::Static(bytes))
+    }
+
+    /// Opens a GGUF or safetensors file that was read into memory. Safetensors come without metadata.
+    pub fn from_vec(name: &str, bytes: Vec<u8>) -> Result<Checkpoint, CheckpointError> {
+        from_memory(name, Bytes::Owned(bytes))
+    }
+}
+
+fn from_memory(name: &str, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
+    if bytes.as_slice().starts_with(gguf::MAGIC) {
+        return gguf_checkpoint(name.to_string(), bytes);
+    }
+    let tensors = safetensors::read(name, bytes.as_slice(), 0)?;
+    let metadata = Metadata::Config(ConfigFiles::default());
+    Checkpoint::new(name.to_string(), Format::Safetensors, metadata, tensors, vec![bytes])
+}
+
+fn open(path: &Path, need_weights: bool) -> Result<Checkpoint, CheckpointError> {
+    let metadata = fs::metadata(path).map_err(CheckpointError::io("open", path))?;
+    if metadata.is_dir() {
+        return open_folder(path, path, need_weights);
+    }
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if name == "config.json" || name == INDEX {
+        return open_folder(path, folder, need_weights);
+    }
+    let bytes = Bytes::map(path)?;
+    if name.ends_with(".gguf") || bytes.as_slice().starts_with(gguf::MAGIC) {
+        return gguf_checkpoint(path.display().to_string(), bytes);
+    }
+    if name.ends_with(".safetensors") {
+        if is_shard(&name) {
+            let remedy = format!("open the folder {} instead", folder.display());
+            return Err(not_a_checkpoint(path, "this is one shard of several", remedy));
+        }
+        let config = ConfigFiles::read(folder)?;
+        return single_file(path, config, path);
+    }
+    let remedy = "give a folder, a .gguf file or a .safetensors file";
+    Err(not_a_checkpoint(path, "this is not a model file", remedy))
+}
+
+/// `model-00001-of-00003.safetensors`
+fn is_shard(name: &str) -> bool {
+    let Some(stem) = name.strip_suffix(".safetensors") else { return false };
+    let Some((rest, total)) = stem.rsplit_once("-of-") else { return false };
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    digits(total) && rest.rsplit_once('-').is_some_and(|(_, part)| digits(part))
+}
+
+/// `source` is the path the user gave: the folder, or a file in it.
+fn open_folder(source: &Path, folder: &Path, need_weights: bool) -> Result<Checkpoint, CheckpointError> {
+    let has_config = folder.join("config.json").exists();
+    let ggufs = files_ending(folder, ".gguf")?;
+    if let [file] = ggufs.as_slice()
+        && !has_config
+    {
+        return gguf_checkpoint(file.display().to_string(), Bytes::map(file)?);
+    }
+    if folder.join(INDEX).exists() {
+        return sharded(source, folder, ConfigFiles::read(folder)?, need_weights);
+    }
+    let single = folder.join(SINGLE);
+    if single.exists() {
+        return single_file(source, ConfigFiles::read(folder)?, &single);
+    }
+    let others = files_ending(folder, ".safetensors")?;
+    if let [file] = others.as_slice() {
+        return single_file(source, ConfigFiles::read(folder)?, file);
+    }
+    if has_config && !need_weights {
+        return without_weights(source, ConfigFiles::read(folder)?);
+    }
+    if !others.is_empty() {
+        let problem = format!("there are {} safetensors files but no {INDEX}", others.len());
+        return Err(not_a_checkpoint(folder, problem, "download the index into the same folder"));
+    }
+    match ggufs.as_slice() {
+        [file] => gguf_checkpoint(file.display().to_string(), Bytes::map(file)?),
+        [] => {
+            let problem = "there are no weights (.safetensors or .gguf) in the folder";
+            Err(not_a_checkpoint(
+                folder,
+                problem,
+                "download the model's weights into it or give another path",
+            ))
+        }
+        several => {
+            let names: Vec<_> = several.iter().filter_map(|p| p.file_name()?.to_str()).collect();
+            let problem = format!("there are {} GGUF files: {}", several.len(), names.join(", "));
+            Err(not_a_checkpoint(folder, problem, "give the path of one of them"))
+        }
+    }
+}
+
+fn files_ending(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>, CheckpointError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(CheckpointError::io("list", folder))? {
+        let entry = entry.map_err(CheckpointError::io("list", folder))?;
+        if entry.file_name().to_string_lossy().ends_with(suffix) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn not_a_checkpoint(path: &Path, problem: impl Into<String>, remedy: impl Into<String>) -> CheckpointError {
+    CheckpointError::NotACheckpoint {
+        path: path.to_path_buf(),
+        problem: problem.into(),
+        remedy: remedy.into(),
+    }
+}
+
+fn gguf_checkpoint(source: String, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
+    let (metadata, tensors) = gguf::read(&source, bytes.as_slice())?;
+    Checkpoint::new(source, Format::Gguf, Metadata::Gguf(metadata), tensors, vec![bytes])
+}
+
+fn without_weights(source: &Path, config: ConfigFiles) -> Result<Checkpoint, CheckpointError> {
+    let source = source.display().to_string();
+    Checkpoint::new(source, Format::Safetensors, Metadata::Config(config), Vec::new(), Vec::new())
+}
+
+fn single_file(source: &Path, config: ConfigFiles, weights: &Path) -> Result<Checkpoint, CheckpointError> {
+    let bytes = Bytes::map(weights)?;
+    let tensors = safetensors::read(&weights.display().to_string(), bytes.as_slice(), 0)?;
+    let source = source.display().to_string();
+    Checkpoint::new(source, Format::Safetensors, Metadata::Config(config), tensors, vec![bytes])
+}
+
+fn sharded(
+    source: &Path,
+    folder: &Path,
+    config: ConfigFiles,
+    need_weights: bool,
+) -> Result<Checkpoint, CheckpointError> {
+    let index = folder.join(INDEX);
+    let text = read_text(&index)?.unwrap_or_default();
+    let shards = safetensors::Shards::parse(&index.display().to_string(), &text)?;
+    if let Some(absent) = shards.files().find(|shard| !folder.join(shard).exists()) {
+        if need_weights {
+            return Err(shards.missing(absent));
+        }
+        return without_weights(source, config);
+    }
+    let (mut tensors, mut files) = (Vec::new(), Vec::new());
+    for shard in shards.files() {
+        let path = folder.join(shard);
+        let bytes = Bytes::map(&path)?;
+        let found = safetensors::read(&path.display().to_string(), bytes.as_slice(), files.len())?;
+        shards.check(shard, &found)?;
+        tensors.extend(found);
+        files.push(bytes);
+    }
+    Checkpoint::new(
+        source.display().to_string(),
+        Format::Safetensors,
+        Metadata::Config(config),
+        tensors,
+        files,
+    )
+}

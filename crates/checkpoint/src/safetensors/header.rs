@@ -1,0 +1,151 @@
+//! Reads one safetensors file's header.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use mambo_tensor::{DType, Shape};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+
+use crate::{CheckpointError, TensorInfo, layout};
+
+/// The format's own limit.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// Names of the format and ours; the rest of its types occur in no model we read.
+const TYPES: [(&str, DType); 15] = [
+    ("F32", DType::F32),
+    ("F16", DType::F16),
+    ("BF16", DType::BF16),
+    ("F64", DType::F64),
+    ("F8_E4M3", DType::F8E4M3),
+    ("F8_E5M2", DType::F8E5M2),
+    ("I8", DType::I8),
+    ("I16", DType::I16),
+    ("I32", DType::I32),
+    ("I64", DType::I64),
+    ("U8", DType::U8),
+    ("U16", DType::U16),
+    ("U32", DType::U32),
+    ("U64", DType::U64),
+    ("BOOL", DType::Bool),
+];
+
+/// Reads the tensors of one file; `file` is the name in errors, `file_index` its place in the checkpoint.
+pub(crate) fn read(file: &str, bytes: &[u8], file_index: usize) -> Result<Vec<TensorInfo>, CheckpointError> {
+    let (header, data_start) = header_text(file, bytes)?;
+    let mut tensors = Vec::new();
+    for (name, entry) in parse_entries(file, header)? {
+        let entry = parse_entry(file, &name, &entry)?;
+        let needed = layout::tensor_bytes(file, &name, entry.dtype, &entry.shape)?;
+        let [begin, end] = entry.offsets;
+        if end.checked_sub(begin) != Some(needed) {
+            let problem = format!(
+                "tensor `{name}` of type {} and shape {} takes {needed} bytes, but its offsets are {begin} to {end}",
+                entry.dtype, entry.shape
+            );
+            return Err(CheckpointError::malformed(file, problem));
+        }
+        let range = layout::place(file, &name, (data_start, bytes.len() as u64), begin, needed)?;
+        tensors.push(TensorInfo { name, dtype: entry.dtype, shape: entry.shape, file: file_index, range });
+    }
+    layout::check_overlap(file, &tensors)?;
+    // The header's order is by name or by type; the order of the data is the order to stream it in.
+    tensors.sort_by_key(|t| t.range.start);
+    Ok(tensors)
+}
+
+fn header_text<'a>(file: &str, bytes: &'a [u8]) -> Result<(&'a str, u64), CheckpointError> {
+    let truncated = |offset: u64, needed: u64, left: u64| CheckpointError::Truncated {
+        file: file.to_string(),
+        what: "the header".to_string(),
+        offset,
+        needed,
+        left,
+    };
+    let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
+        return Err(truncated(0, 8, bytes.len() as u64));
+    };
+    let length = u64::from_le_bytes(*length);
+    if length > MAX_HEADER_BYTES {
+        let problem = format!("it announces a header of {length} bytes, so it is no safetensors file");
+        return Err(CheckpointError::malformed(file, problem));
+    }
+    if length > rest.len() as u64 {
+        return Err(truncated(8, length, rest.len() as u64));
+    }
+    let text = std::str::from_utf8(&rest[..length as usize])
+        .map_err(|_| CheckpointError::malformed(file, "the header is not UTF-8 text"))?;
+    Ok((text, 8 + length))
+}
+
+/// The header as a list, because a map would hide names that occur twice.
+fn parse_entries(file: &str, header: &str) -> Result<Vec<(String, Value)>, CheckpointError> {
+    struct Entries;
+
+    impl<'de> Visitor<'de> for Entries {
+        type Value = Vec<(String, Value)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object of tensors")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut entries = Vec::new();
+            while let Some(name) = map.next_key::<String>()? {
+                if name == "__metadata__" {
+                    map.next_value::<IgnoredAny>()?;
+                } else {
+                    entries.push((name, map.next_value()?));
+                }
+            }
+            Ok(entries)
+        }
+    }
+
+    let damaged =
+        |e: serde_json::Error| CheckpointError::malformed(file, format!("the header is not valid: {e}"));
+    let mut parser = serde_json::Deserializer::from_str(header);
+    let entries = parser.deserialize_map(Entries).map_err(damaged)?;
+    parser.end().map_err(damaged)?;
+    let mut seen = HashSet::new();
+    if let Some((name, _)) = entries.iter().find(|(name, _)| !seen.insert(name.as_str())) {
+        return Err(CheckpointError::malformed(file, format!("there are two tensors named `{name}`")));
+    }
+    Ok(entries)
+}
+
+struct Entry {
+    dtype: DType,
+    shape: Shape,
+    offsets: [u64; 2],
+}
+
+fn parse_entry(file: &str, name: &str, entry: &Value) -> Result<Entry, CheckpointError> {
+    let bad =
+        |field: &str| CheckpointError::malformed(file, format!("tensor `{name}` has no valid `{field}`"));
+    let type_name = entry.get("dtype").and_then(Value::as_str).ok_or_else(|| bad("dtype"))?;
+    let dtype =
+        TYPES.iter().find(|(known, _)| *known == type_name).map(|(_, dtype)| *dtype).ok_or_else(|| {
+            CheckpointError::UnknownType {
+                file: file.to_string(),
+                tensor: name.to_string(),
+                type_name: type_name.to_string(),
+                supported: TYPES.map(|(known, _)| known).join(", "),
+            }
+        })?;
+    let dims = entry.get("shape").and_then(Value::as_array).ok_or_else(|| bad("shape"))?;
+    let dims = dims
+        .iter()
+        .map(|d| d.as_u64().and_then(|d| usize::try_from(d).ok()))
+        .collect::<Option<Vec<usize>>>()
+        .ok_or_else(|| bad("shape"))?;
+    let shape =
+        Shape::new(&dims).map_err(|e| CheckpointError::malformed(file, format!("tensor `{name}`: {e}")))?;
+    let offsets = match entry.get("data_offsets").and_then(Value::as_array).map(Vec::as_slice) {
+        Some([begin, end]) => begin.as_u64().zip(end.as_u64()),
+        _ => None,
+    };
+    let (begin, end) = offsets.ok_or_else(|| bad("data_offsets"))?;
+    Ok(Entry { dtype, shape, offsets: [begin, end] })
+}
