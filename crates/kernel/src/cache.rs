@@ -42,17 +42,22 @@ impl KvElem {
 /// How far back a recurrent slot can be rolled without a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rollback {
-    /// To the start of the current chunk.
-    WithinChunk,
-    /// At least [`SSM_CHUNK`] tokens: the slot keeps the state and ring of the previous chunk too.
+    /// Not at all.
+    None,
+    /// Up to [`SSM_CHUNK`] tokens: the slot keeps the state and inputs of the previous chunk too.
     OneChunk,
 }
 
 impl Rollback {
+    /// Tokens that can be taken back by moving the cursor.
+    pub fn tokens(self) -> usize {
+        (self.chunks() - 1) * SSM_CHUNK
+    }
+
     /// Chunks whose state and inputs a slot holds.
     pub fn chunks(self) -> usize {
         match self {
-            Rollback::WithinChunk => 1,
+            Rollback::None => 1,
             Rollback::OneChunk => 2,
         }
     }
@@ -132,7 +137,7 @@ impl SlotLayout {
     pub fn new(dims: SsmDims, rollback: Rollback) -> Self {
         let chunks = rollback.chunks();
         let ring_capacity = SSM_CHUNK * chunks;
-        let conv_capacity = dims.taps - 1 + SSM_CHUNK * (chunks - 1);
+        let conv_capacity = dims.taps - 1 + rollback.tokens();
         // Sixteen floats are a cache line and a vector: every part starts on one.
         let mut end = 0;
         let mut part = |len: usize| {

@@ -129,7 +129,7 @@ impl Case {
             inputs: Vec::new(),
             lengths: lengths.to_vec(),
             kv_elem: KvElem::F32,
-            rollback: Rollback::WithinChunk,
+            rollback: Rollback::None,
             tolerance,
         }
     }

@@ -69,7 +69,7 @@ impl ReferenceBackend {
             pages: 0,
             state_layers: Vec::new(),
             slots: 0,
-            rollback: crate::Rollback::WithinChunk,
+            rollback: crate::Rollback::None,
         };
         ReferenceBackend {
             kernels: kernels.collect(),

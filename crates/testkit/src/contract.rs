@@ -336,13 +336,12 @@ fn run_case(
     let pages: Vec<u32> = (0..page_count).rev().collect();
     let mut done = vec![0usize; case.lengths.len()];
     for round in 0.. {
-        let take = |s: usize| take(cut, round, s, case.lengths[s] - done[s]);
         let mut segments = Vec::new();
         let mut first_row = 0;
-        for s in 0..case.lengths.len() {
-            let rows = take(s) as u32;
+        for (s, (&length, &done)) in case.lengths.iter().zip(&done).enumerate() {
+            let rows = take(cut, round, s, length - done) as u32;
             if rows > 0 {
-                let position = done[s] as u32;
+                let position = done as u32;
                 segments.push(Segment {
                     slot: s as u32,
                     first_row,
