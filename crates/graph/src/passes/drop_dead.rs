@@ -67,6 +67,7 @@ mod tests {
             %3 = attention %1 %2 %2 @kv0 : f32[T, 4]                                 ; attention
             %4 = relu2 %1 : f32[T, 4]                                                ; relu2
             output hidden %4
-        "#]].assert_eq(&run_text(super::run, Phase::Prefill, text));
+        "#]]
+        .assert_eq(&run_text(super::run, Phase::Prefill, text));
     }
 }

@@ -78,7 +78,8 @@ mod tests {
             %4 = matmul out=4 epilogue=residual %2 %3 $square : f32[T, 4]            ; layers.1.b
             %5 = add %2 %4 : f32[T, 4]                                               ; layers.1.residual
             output hidden %5
-        "#]].assert_eq(&run_text(super::run, Phase::Decode, LAYERS));
+        "#]]
+        .assert_eq(&run_text(super::run, Phase::Decode, LAYERS));
     }
 
     #[test]

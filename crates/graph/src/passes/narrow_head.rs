@@ -34,7 +34,7 @@ fn find(graph: &Graph) -> Option<(usize, usize)> {
     })
 }
 
-/// `gather(f(x))` becomes `f(gather(x))`, in the places the two nodes had.
+/// `gather(f(x))` becomes `f(gather(x))`.
 fn swap(graph: &mut Graph, producer: usize, gather: usize) {
     let x = graph.nodes[producer].inputs[0];
     let narrow = ValueType { rows: Rows::WANTED, ..graph.value_type(x) };
@@ -83,7 +83,8 @@ mod tests {
             %4 = rms_norm eps=1e-5 %3 $norm : f32[W, 4]                              ; norm
             %5 = matmul out=10 %4 $lm_head : f32[W, 10]                              ; lm_head
             output logits %5
-        "#]].assert_eq(&run_text(super::run, Phase::Prefill, HEAD));
+        "#]]
+        .assert_eq(&run_text(super::run, Phase::Prefill, HEAD));
     }
 
     #[test]
@@ -102,6 +103,7 @@ mod tests {
             %5 = matmul out=10 %4 $lm_head : f32[W, 10]                              ; lm_head
             output logits %5
             output hidden %3
-        "#]].assert_eq(&run_text(super::run, Phase::Prefill, &text));
+        "#]]
+        .assert_eq(&run_text(super::run, Phase::Prefill, &text));
     }
 }
