@@ -1,0 +1,127 @@
+//! What can be wrong with a model's description or its tensors; every message names the place and a remedy.
+//!
+//! Must not know how the files are read: it is told their names.
+
+use mambo_tensor::DType;
+
+/// Why a checkpoint cannot be described, bound or built.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The file's architecture has no row in the table.
+    #[error(
+        "{file}: architecture `{architecture}` is not supported; use a checkpoint of one of these: {supported}"
+    )]
+    UnknownArchitecture {
+        /// File that names the architecture.
+        file: String,
+        /// The name it gives.
+        architecture: String,
+        /// The names that would work.
+        supported: String,
+    },
+    /// A field that cannot be guessed is absent.
+    #[error("{file}: `{field}` is missing; take the file from the model's original release")]
+    MissingField {
+        /// File that lacks the field.
+        file: String,
+        /// The field, with the spellings that are accepted.
+        field: String,
+    },
+    /// A field has the wrong type or a value that this engine does not compute.
+    #[error("{file}: `{field}` {problem}; {remedy}")]
+    BadField {
+        /// File that holds the field.
+        file: String,
+        /// The field.
+        field: String,
+        /// What is wrong, as the rest of a sentence.
+        problem: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// Sizes that are impossible or do not fit together.
+    #[error("{file}: {place}: {problem}; correct the metadata or take it from the model's original release")]
+    BadSize {
+        /// File the sizes come from.
+        file: String,
+        /// Which part of the model.
+        place: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A tensor the model needs is not in the files.
+    #[error("{file}: tensor `{tensor}` is missing (it holds `{weight}`); {remedy}")]
+    MissingTensor {
+        /// File or folder searched.
+        file: String,
+        /// Name looked for.
+        tensor: String,
+        /// Canonical weight name.
+        weight: String,
+        /// What to do about it.
+        remedy: String,
+    },
+    /// A tensor has other dimensions than the metadata says.
+    #[error(
+        "{file}: tensor `{tensor}` has shape {got}, but `{weight}` needs {want}; the metadata and the tensors are of different models, take both from one release"
+    )]
+    WrongShape {
+        /// File or folder searched.
+        file: String,
+        /// Name of the tensor.
+        tensor: String,
+        /// Canonical weight name.
+        weight: String,
+        /// Shape expected.
+        want: String,
+        /// Shape found.
+        got: String,
+    },
+    /// Experts of one layer are stored in different element types.
+    #[error(
+        "{file}: tensor `{other}` is {other_type} while `{first}` is {first_type}, and both are parts of `{weight}`; convert the experts of a layer to one type"
+    )]
+    MixedTypes {
+        /// File or folder searched.
+        file: String,
+        /// Canonical weight name.
+        weight: String,
+        /// First part.
+        first: String,
+        /// Its element type.
+        first_type: DType,
+        /// The part that differs.
+        other: String,
+        /// Its element type.
+        other_type: DType,
+    },
+    /// A tensor is stored in a form that is not read.
+    #[error("{file}: tensor `{tensor}` {problem}; use the bf16 release or a GGUF file of this model")]
+    UnsupportedTensor {
+        /// File or folder searched.
+        file: String,
+        /// Name of the tensor.
+        tensor: String,
+        /// What is not supported about it.
+        problem: String,
+    },
+    /// No preset has this name.
+    #[error("there is no preset `{name}`; choose one of {known}")]
+    UnknownPreset {
+        /// Name asked for.
+        name: String,
+        /// Names there are.
+        known: String,
+    },
+    /// The graph could not be built; a specification that passed its checks never gives this.
+    #[error("graph `{graph}`: {problem}; report this as a bug")]
+    Graph {
+        /// Name of the graph.
+        graph: String,
+        /// What the graph said.
+        problem: String,
+    },
+    /// A specification is asked for a part it does not have.
+    #[error("this model has no MTP head; run it without speculative decoding by MTP")]
+    NoMtp,
+}
