@@ -199,6 +199,15 @@ fn broken_json_files_are_errors() {
 }
 
 #[test]
+fn shared_between_threads() {
+    fn check<T: Send + Sync>() {}
+    check::<Tokenizer>();
+    check::<Detokenizer>();
+    check::<mambo_text::ChatTemplate>();
+    check::<mambo_text::OutputParser>();
+}
+
+#[test]
 fn very_long_words_are_encoded() {
     for text in [" ".repeat(100_000), "x".repeat(100_000), "\n \t".repeat(30_000), "é".repeat(50_000)] {
         for (name, tokenizer) in both() {

@@ -119,7 +119,7 @@ impl Writer {
                 '\t' => self.output.push_str("\\t"),
                 '\u{8}' => self.output.push_str("\\b"),
                 '\u{c}' => self.output.push_str("\\f"),
-                c if c < ' ' || (self.ascii && !c.is_ascii()) => {
+                c if c < ' ' || (self.ascii && c > '~') => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         self.output.push_str(&format!("\\u{unit:04x}"));
                     }

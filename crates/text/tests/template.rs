@@ -1,0 +1,157 @@
+//! Chat templates against prompts rendered by Jinja2 with the settings models are trained under, the golden
+//! chats of the tiny model, and requests that are wrong.
+
+use mambo_text::{ChatRequest, ChatTemplate, GgufVocabulary, TextError, Tokenizer};
+use serde_json::{Value, json};
+
+const CHATS: &str = include_str!("../../../tests/fixtures/text/chats.json");
+const TINY: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.jinja");
+const CASES: &str = include_str!("../../../tests/fixtures/text/templates/cases.json");
+const GEN3: &str = include_str!("../../../tests/fixtures/text/templates/gen3-style.jinja");
+const V2: &str = include_str!("../../../tests/fixtures/text/templates/v2-style.jinja");
+const DIALECT: &str = include_str!("../../../tests/fixtures/text/templates/dialect.jinja");
+
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().cloned().unwrap_or_default()
+}
+
+fn request(case: &Value) -> ChatRequest {
+    ChatRequest {
+        tools: list(&case["tools"]),
+        enable_thinking: case["enable_thinking"].as_bool(),
+        add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap_or(true),
+        kwargs: case["kwargs"].as_object().cloned().unwrap_or_default(),
+        now_unix_s: Some(1_709_251_199),
+        ..ChatRequest::new(list(&case["messages"]))
+    }
+}
+
+fn tiny() -> ChatTemplate {
+    ChatTemplate::new("tiny-hybrid", TINY).expect("the template compiles")
+}
+
+#[test]
+fn golden_chats() {
+    let vocabulary: GgufVocabulary =
+        serde_json::from_str(include_str!("../../../tests/fixtures/text/tiny-hybrid.gguf-vocabulary.json"))
+            .unwrap();
+    let json = include_str!("../../../tests/fixtures/text/tiny-hybrid.tokenizer.json");
+    let tokenizers = [Tokenizer::from_json(json, None).unwrap(), Tokenizer::from_gguf(&vocabulary).unwrap()];
+    let chats: Vec<Value> = serde_json::from_str(CHATS).unwrap();
+    assert_eq!(chats.len(), 10);
+    for chat in &chats {
+        let rendered = tiny().render(&request(&chat["request"])).unwrap();
+        assert_eq!(rendered, chat["rendered"].as_str().unwrap());
+        for tokenizer in &tokenizers {
+            assert_eq!(json!(tokenizer.encode(&rendered, false)), chat["ids"], "{rendered}");
+            let answer: Vec<u32> = serde_json::from_value(chat["greedy"].clone()).unwrap();
+            assert_eq!(tokenizer.decode(&answer, false), chat["text"].as_str().unwrap());
+        }
+    }
+}
+
+#[test]
+fn as_jinja2_renders() {
+    let cases: Vec<Value> = serde_json::from_str(CASES).unwrap();
+    assert_eq!(cases.len(), 19);
+    for case in &cases {
+        let name = case["template"].as_str().unwrap();
+        let source = match name {
+            "gen3-style" => GEN3,
+            "v2-style" => V2,
+            "dialect" => DIALECT,
+            other => panic!("no template {other}"),
+        };
+        let template = ChatTemplate::new(name, source).unwrap();
+        match (template.render(&request(case)), case["rendered"].as_str()) {
+            (Ok(rendered), Some(expected)) => assert_eq!(rendered, expected, "{name}"),
+            (Err(TextError::TemplateRefused { message, .. }), None) => assert_eq!(message, case["refused"]),
+            (result, _) => panic!("{name}: {result:?}"),
+        }
+    }
+}
+
+#[test]
+fn messages_in_the_forms_clients_send() {
+    let render = |messages: Value| tiny().render(&ChatRequest::new(list(&messages))).unwrap();
+    let plain = render(json!([
+        {"role": "user", "content": "Hi there"},
+        {"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": [
+            {"function": {"name": "f", "arguments": {"b": [1], "a": "x"}}},
+            {"function": {"name": "g", "arguments": {}}}]},
+        {"role": "tool", "content": "done"}
+    ]));
+    let as_sent = render(json!([
+        {"role": "user", "content": [{"type": "text", "text": "Hi "}, {"type": "text", "text": "there"}]},
+        {"role": "assistant", "content": null, "reasoning": "r", "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": [1], \"a\": \"x\"}"}},
+            {"id": "2", "type": "function", "function": {"name": "g", "arguments": ""}}]},
+        {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "done"}]}
+    ]));
+    assert_eq!(plain, as_sent);
+    assert!(plain.contains("<think>\nr\n</think>"), "{plain}");
+    assert!(plain.contains("<parameter=b>\n[1]\n</parameter>\n<parameter=a>\nx\n"), "{plain}");
+    let null_calls = render(json!([{"role": "assistant", "content": "a", "tool_calls": null}]));
+    assert!(null_calls.contains("<think></think>a<|im_end|>"), "{null_calls}");
+}
+
+#[test]
+fn wrong_messages_are_named() {
+    let cases = [
+        (json!(["hi"]), "messages[0]"),
+        (json!([{"content": "x"}]), "messages[0].role"),
+        (json!([{"role": "user", "content": "x"}, {"role": "user", "content": 7}]), "messages[1].content"),
+        (
+            json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
+            "messages[0].content[0]: a part of type 'image_url'",
+        ),
+        (
+            json!([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{oops"}}]}]),
+            "messages[0].tool_calls[0].arguments",
+        ),
+        (json!([{"role": "assistant", "tool_calls": {"name": "f"}}]), "messages[0].tool_calls"),
+        (json!([{"role": "assistant", "tool_calls": ["f"]}]), "messages[0].tool_calls[0]"),
+    ];
+    for (messages, expected) in cases {
+        let error = tiny().render(&ChatRequest::new(list(&messages))).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn errors_name_the_template_and_line() {
+    let error = ChatTemplate::new("mine.jinja", "a\n{% if %}\nb").unwrap_err();
+    assert!(error.to_string().starts_with("chat template mine.jinja, line 2: "), "{error}");
+    let template = ChatTemplate::new("mine.jinja", "a\n\n{{ missing.deeper.still }}").unwrap();
+    let error = template.render(&ChatRequest::new(vec![])).unwrap_err();
+    assert!(matches!(error, TextError::TemplateRender { line: 3, .. }), "{error}");
+    let template = ChatTemplate::new("mine.jinja", "\n{{ raise_exception('no ' ~ 'way') }}").unwrap();
+    let error = template.render(&ChatRequest::new(vec![])).unwrap_err();
+    assert_eq!(error.to_string(), "chat template mine.jinja, line 2 refuses the request: no way");
+    let template = ChatTemplate::new("mine.jinja", "{{ missing | tojson }}").unwrap();
+    assert!(template.render(&ChatRequest::new(vec![])).is_err());
+}
+
+#[test]
+fn a_model_without_template_is_told_what_to_do() {
+    let error = ChatTemplate::require("model.gguf", None).unwrap_err().to_string();
+    assert!(error.contains("model.gguf") && error.contains("--raw"), "{error}");
+    assert!(ChatTemplate::require("model.gguf", Some("x")).is_ok());
+}
+
+#[test]
+fn templates_inside_the_tokenizer_config() {
+    let source = |config: Value| ChatTemplate::source_in_config(&config.to_string()).unwrap();
+    assert_eq!(source(json!({"chat_template": "x"})).as_deref(), Some("x"));
+    let several = json!([{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]);
+    assert_eq!(source(json!({ "chat_template": several })).as_deref(), Some("d"));
+    assert_eq!(source(json!({})), None);
+    assert!(ChatTemplate::source_in_config("[").is_err());
+}
+
+#[test]
+fn special_tokens_are_variables() {
+    let template = ChatTemplate::new("t", "{{ bos_token }}x{{ eos_token }}").unwrap();
+    let template = template.with_tokens(Some("<s>"), Some("</s>"));
+    assert_eq!(template.render(&ChatRequest::new(vec![])).unwrap(), "<s>x</s>");
+}
