@@ -28,6 +28,7 @@ impl fmt::Display for Format {
 
 /// What a checkpoint says about itself, in the form its format has.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "there is one for each open checkpoint")]
 pub enum Metadata {
     /// The JSON and text files beside safetensors weights.
     Config(ConfigFiles),

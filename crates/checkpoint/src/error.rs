@@ -128,6 +128,20 @@ impl CheckpointError {
     }
 
     pub(crate) fn malformed(file: &str, problem: impl Into<String>) -> CheckpointError {
-        CheckpointError::Malformed { file: file.to_string(), problem: problem.into() }
+        CheckpointError::Malformed { file: file.to_string(), problem: one_line(&problem.into()) }
     }
+}
+
+/// Text from a file, fit for a message: names in damaged files hold line breaks and run on for megabytes.
+pub(crate) fn one_line(text: &str) -> String {
+    const SHOWN: usize = 400;
+    let mut out = String::new();
+    for (i, c) in text.chars().enumerate() {
+        if i == SHOWN {
+            out.push_str("...");
+            break;
+        }
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
 }

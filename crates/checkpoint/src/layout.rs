@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use mambo_tensor::{DType, Shape};
 
+use crate::error::one_line;
 use crate::{CheckpointError, TensorInfo};
 
 /// Bytes of a tensor, or why its shape and type do not go together.
@@ -37,7 +38,7 @@ pub(crate) fn place(
 ) -> Result<Range<usize>, CheckpointError> {
     let truncated = |start: u64| CheckpointError::Truncated {
         file: file.to_string(),
-        what: format!("tensor `{name}`"),
+        what: one_line(&format!("tensor `{name}`")),
         offset: start,
         needed: length,
         left: file_bytes.saturating_sub(start),

@@ -1,6 +1,7 @@
 //! From a path to a checkpoint: which files belong to it and in which format. Knows no file's inside.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::config::read_text;
@@ -44,7 +45,12 @@ fn from_memory(name: &str, bytes: Bytes) -> Result<Checkpoint, CheckpointError> 
 }
 
 fn open(path: &Path, need_weights: bool) -> Result<Checkpoint, CheckpointError> {
-    let metadata = fs::metadata(path).map_err(CheckpointError::io("open", path))?;
+    let metadata = fs::metadata(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => {
+            not_a_checkpoint(path, "there is no such file or folder", "check the path")
+        }
+        _ => CheckpointError::io("open", path)(e),
+    })?;
     if metadata.is_dir() {
         return open_folder(path, path, need_weights);
     }
@@ -100,7 +106,7 @@ fn open_folder(source: &Path, folder: &Path, need_weights: bool) -> Result<Check
     if let [file] = others.as_slice() {
         return single_file(source, ConfigFiles::read(folder)?, file);
     }
-    if has_config && !need_weights {
+    if !need_weights && (has_config || ggufs.is_empty()) {
         return without_weights(source, ConfigFiles::read(folder)?);
     }
     if !others.is_empty() {

@@ -5,6 +5,7 @@ use std::fmt;
 use super::value::ARRAY_ID;
 use super::{GgufArray, GgufValue};
 use crate::CheckpointError;
+use crate::error::one_line;
 
 /// Arrays of arrays deeper than this are damage: nothing published nests more than twice.
 const MAX_DEPTH: usize = 8;
@@ -53,7 +54,7 @@ impl<'a> Cursor<'a> {
     pub fn truncated(&self, needed: u64, place: Place<'_>) -> CheckpointError {
         CheckpointError::Truncated {
             file: self.file.to_string(),
-            what: place.to_string(),
+            what: one_line(&place.to_string()),
             offset: self.position(),
             needed,
             left: self.left(),
@@ -157,8 +158,17 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// That `count` things of at least `bytes` each can follow at all.
-    pub fn expect(&self, count: u64, bytes: u64, place: Place<'_>) -> Result<(), CheckpointError> {
+    /// That `count` things of at least `bytes` each can follow at all. Only then may space for them be reserved.
+    pub fn expect_entries(&self, count: u64, bytes: u64, what: &str) -> Result<(), CheckpointError> {
+        if self.expect(count, bytes, Place::Header).is_err() {
+            let problem = format!("the header announces {count} {what}, more than the file has room for");
+            return Err(self.malformed(problem));
+        }
+        Ok(())
+    }
+
+    /// The same for the elements of an array.
+    fn expect(&self, count: u64, bytes: u64, place: Place<'_>) -> Result<(), CheckpointError> {
         match count.checked_mul(bytes) {
             Some(needed) if needed <= self.left() => Ok(()),
             other => Err(self.truncated(other.unwrap_or(u64::MAX), place)),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::{GgufArray, GgufValue};
 use crate::CheckpointError;
+use crate::error::one_line;
 
 /// The keys of a GGUF file, in file order.
 ///
@@ -56,7 +57,7 @@ impl GgufMetadata {
 
     /// The error for a key that has to be there: `meta.u32(key)?.ok_or_else(|| meta.missing(key))?`.
     pub fn missing(&self, key: &str) -> CheckpointError {
-        CheckpointError::MissingKey { file: self.source.clone(), key: key.to_string() }
+        CheckpointError::MissingKey { file: self.source.clone(), key: one_line(key) }
     }
 
     fn typed<'a, T>(
@@ -68,7 +69,7 @@ impl GgufMetadata {
         let Some(value) = self.get(key) else { return Ok(None) };
         convert(value).map(Some).ok_or_else(|| CheckpointError::KeyType {
             file: self.source.clone(),
-            key: key.to_string(),
+            key: one_line(key),
             found: format!("{value} of type {}", value.type_name()),
             wanted,
         })

@@ -4,6 +4,7 @@ use mambo_tensor::{DType, Shape};
 
 use super::cursor::{Cursor, Place};
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufMetadata};
+use crate::error::one_line;
 use crate::{CheckpointError, TensorInfo, layout};
 
 pub(crate) const MAGIC: &[u8; 4] = b"GGUF";
@@ -60,7 +61,7 @@ fn read_counts(cursor: &mut Cursor<'_>) -> Result<(u64, u64), CheckpointError> {
 }
 
 fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<GgufMetadata, CheckpointError> {
-    cursor.expect(count, MIN_ENTRY_BYTES, Place::Header)?;
+    cursor.expect_entries(count, MIN_ENTRY_BYTES, "metadata entries")?;
     let mut metadata = GgufMetadata::new(cursor.file);
     for i in 0..count {
         let key = cursor.string(Place::Key(i))?;
@@ -110,7 +111,7 @@ fn read_tensor_list(
     count: u64,
     alignment: u64,
 ) -> Result<Vec<Entry>, CheckpointError> {
-    cursor.expect(count, MIN_TENSOR_BYTES, Place::Header)?;
+    cursor.expect_entries(count, MIN_TENSOR_BYTES, "tensors")?;
     let mut entries = Vec::with_capacity(count as usize);
     for i in 0..count {
         let name = cursor.string(Place::TensorName(i))?;
@@ -155,7 +156,7 @@ fn unknown_type(file: &str, tensor: &str, type_id: u32) -> CheckpointError {
     let known: Vec<_> = DType::all().filter(|d| d.ggml_id().is_some()).map(DType::name).collect();
     CheckpointError::UnknownType {
         file: file.to_string(),
-        tensor: tensor.to_string(),
+        tensor: one_line(tensor),
         type_name: format!("number {type_id}"),
         supported: known.join(", "),
     }

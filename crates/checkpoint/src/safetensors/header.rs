@@ -7,6 +7,7 @@ use mambo_tensor::{DType, Shape};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
+use crate::error::one_line;
 use crate::{CheckpointError, TensorInfo, layout};
 
 /// The format's own limit.
@@ -129,8 +130,8 @@ fn parse_entry(file: &str, name: &str, entry: &Value) -> Result<Entry, Checkpoin
         TYPES.iter().find(|(known, _)| *known == type_name).map(|(_, dtype)| *dtype).ok_or_else(|| {
             CheckpointError::UnknownType {
                 file: file.to_string(),
-                tensor: name.to_string(),
-                type_name: type_name.to_string(),
+                tensor: one_line(name),
+                type_name: one_line(type_name),
                 supported: TYPES.map(|(known, _)| known).join(", "),
             }
         })?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::error::one_line;
 use crate::{CheckpointError, TensorInfo, parse_json};
 
 /// The files an index names, each with the tensors it should hold.
@@ -63,6 +64,6 @@ impl Shards {
 
     /// The error for a shard that is not there.
     pub fn missing(&self, shard: &str) -> CheckpointError {
-        CheckpointError::MissingShard { index: self.index.clone(), shard: shard.to_string() }
+        CheckpointError::MissingShard { index: self.index.clone(), shard: one_line(shard) }
     }
 }

@@ -1,0 +1,282 @@
+//! Which paths open, which files belong to them, and what is said when something is missing.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use expect_test::{Expect, expect};
+use mambo_checkpoint::{
+    Checkpoint, CheckpointError, ConfigFiles, Format, Metadata, json_number, write_safetensors,
+};
+use mambo_tensor::Shape;
+
+/// A folder of small files, given as names and contents.
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+fn weights(folder: &Path, file: &str, tensors: &[&str]) {
+    let tensors: Vec<_> = tensors.iter().map(|name| (*name, Shape::from([2]), &[1.0f32, 2.0][..])).collect();
+    write_safetensors(&folder.join(file), &tensors).unwrap();
+}
+
+fn sharded(index: &str) -> tempfile::TempDir {
+    let folder = folder(&[("config.json", "{}"), ("model.safetensors.index.json", index)]);
+    weights(folder.path(), "model-00001-of-00002.safetensors", &["a", "b"]);
+    weights(folder.path(), "model-00002-of-00002.safetensors", &["c"]);
+    folder
+}
+
+const INDEX: &str = r#"{"metadata": {"total_size": 24}, "weight_map": {
+    "a": "model-00001-of-00002.safetensors", "b": "model-00001-of-00002.safetensors",
+    "c": "model-00002-of-00002.safetensors"}}"#;
+
+fn config(checkpoint: &Checkpoint) -> &ConfigFiles {
+    match checkpoint.metadata() {
+        Metadata::Config(config) => config,
+        Metadata::Gguf(_) => panic!("a folder has configuration files"),
+    }
+}
+
+/// The error's sentence, with the temporary folder's name replaced.
+fn check<T>(folder: &Path, result: Result<T, CheckpointError>, expected: Expect) {
+    let text = result.map(|_| ()).unwrap_err().to_string();
+    expected.assert_eq(&text.replace(&folder.display().to_string(), "DIR"));
+}
+
+#[test]
+fn one_file_and_its_configuration() {
+    let dir = folder(&[
+        ("config.json", r#"{"time_step_limit": [0.0, Infinity]}"#),
+        ("generation_config.json", r#"{"eos_token_id": [2, 11]}"#),
+        ("tokenizer_config.json", r#"{"chat_template": "from config"}"#),
+        ("tokenizer.json", "{\"model\": {}}"),
+        ("chat_template.jinja", "from file"),
+        ("hf_quant_config.json", r#"{"quantization": {"quant_algo": "FP8"}}"#),
+    ]);
+    weights(dir.path(), "model.safetensors", &["a"]);
+    weights(dir.path(), "expected.safetensors", &["not a weight"]);
+    for path in
+        [dir.path().to_path_buf(), dir.path().join("config.json"), dir.path().join("model.safetensors")]
+    {
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        assert_eq!(checkpoint.source(), path.display().to_string());
+        assert_eq!(checkpoint.format(), Format::Safetensors);
+        assert_eq!(checkpoint.tensors().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["a"]);
+        let config = config(&checkpoint);
+        assert_eq!(json_number(&config.config["time_step_limit"][1]), Some(f64::INFINITY));
+        assert_eq!(config.generation_config.as_ref().unwrap()["eos_token_id"][1], 11);
+        assert_eq!(config.chat_template.as_deref(), Some("from file"));
+        assert_eq!(config.tokenizer_json.as_deref(), Some("{\"model\": {}}"));
+        assert_eq!(config.quant_config.as_ref().unwrap()["quantization"]["quant_algo"], "FP8");
+    }
+    fs::remove_file(dir.path().join("chat_template.jinja")).unwrap();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(config(&checkpoint).chat_template.as_deref(), Some("from config"));
+}
+
+#[test]
+fn shards() {
+    let dir = sharded(INDEX);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!(checkpoint.tensors().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(checkpoint.total_bytes(), 24);
+    for tensor in checkpoint.tensors() {
+        assert_eq!(checkpoint.bytes(tensor)[4..], 2f32.to_le_bytes());
+    }
+
+    let shard = dir.path().join("model-00002-of-00002.safetensors");
+    check(
+        dir.path(),
+        Checkpoint::open(&shard),
+        expect![
+            "DIR/model-00002-of-00002.safetensors: this is one shard of several; open the folder DIR instead"
+        ],
+    );
+    fs::remove_file(shard).unwrap();
+    check(
+        dir.path(),
+        Checkpoint::open(dir.path()),
+        expect![
+            "DIR/model.safetensors.index.json: shard model-00002-of-00002.safetensors is missing; download it into the same folder"
+        ],
+    );
+    assert_eq!(Checkpoint::open_metadata(dir.path()).unwrap().tensors().count(), 0);
+}
+
+#[test]
+fn wrong_indices() {
+    let cases = [
+        (
+            INDEX.replace("\"c\"", "\"z\""),
+            expect![
+                "DIR/model.safetensors.index.json: tensor `z` should be in model-00002-of-00002.safetensors but is not there; the file is damaged, download or convert it again"
+            ],
+        ),
+        (
+            INDEX.replace("weight_map", "weights"),
+            expect![
+                "DIR/model.safetensors.index.json: there is no `weight_map` of tensor names to shard files; the file is damaged, download or convert it again"
+            ],
+        ),
+        (
+            r#"{"weight_map": {}}"#.to_string(),
+            expect![
+                "DIR/model.safetensors.index.json: its `weight_map` is empty; the file is damaged, download or convert it again"
+            ],
+        ),
+        (
+            r#"{"weight_map": {"a": 3}}"#.to_string(),
+            expect![
+                "DIR/model.safetensors.index.json: the shard of tensor `a` is not a file name; the file is damaged, download or convert it again"
+            ],
+        ),
+        (
+            r#"{"weight_map": {"a": "../a.safetensors"}}"#.to_string(),
+            expect![
+                "DIR/model.safetensors.index.json: the shard of tensor `a`, `../a.safetensors`, is not a file in the same folder; the file is damaged, download or convert it again"
+            ],
+        ),
+        (
+            "{".to_string(),
+            expect![
+                "DIR/model.safetensors.index.json: not valid JSON: EOF while parsing an object at line 1 column 1; correct the file or download it again"
+            ],
+        ),
+    ];
+    for (index, expected) in cases {
+        let dir = sharded(&index);
+        check(dir.path(), Checkpoint::open(dir.path()), expected);
+    }
+    let dir = sharded(INDEX);
+    weights(dir.path(), "model-00002-of-00002.safetensors", &["a", "c"]);
+    check(
+        dir.path(),
+        Checkpoint::open(dir.path()),
+        expect!["DIR: there are two tensors named `a`; the file is damaged, download or convert it again"],
+    );
+}
+
+#[test]
+fn gguf_files_and_folders() {
+    let dir = folder(&[]);
+    fs::write(dir.path().join("m.gguf"), support::good_gguf()).unwrap();
+    fs::write(dir.path().join("renamed.bin"), support::good_gguf()).unwrap();
+    for path in [dir.path().to_path_buf(), dir.path().join("m.gguf"), dir.path().join("renamed.bin")] {
+        for checkpoint in [Checkpoint::open(&path).unwrap(), Checkpoint::open_metadata(&path).unwrap()] {
+            assert_eq!(checkpoint.format(), Format::Gguf);
+            assert_eq!(checkpoint.tensors().count(), 3);
+        }
+    }
+    fs::write(dir.path().join("n.gguf"), "").unwrap();
+    check(
+        dir.path(),
+        Checkpoint::open(dir.path()),
+        expect!["DIR: there are 2 GGUF files: m.gguf, n.gguf; give the path of one of them"],
+    );
+    check(
+        dir.path(),
+        Checkpoint::open(&dir.path().join("n.gguf")),
+        expect![
+            "DIR/n.gguf: the header needs 4 bytes at offset 0, but only 0 are left; the file is cut off or damaged, download it again"
+        ],
+    );
+}
+
+#[test]
+fn static_bytes() {
+    let bytes: &'static [u8] = Vec::leak(support::good_gguf());
+    let checkpoint = Checkpoint::from_bytes("built-in", bytes).unwrap();
+    let tensor = checkpoint.tensor("a.weight").unwrap();
+    checkpoint.release(tensor, 0..usize::MAX);
+    let data = checkpoint.bytes(tensor);
+    assert!(bytes.as_ptr_range().contains(&data.as_ptr()), "not copied");
+    assert!(format!("{checkpoint:?}").contains("built-in"));
+}
+
+#[test]
+fn configuration_alone() {
+    let dir = folder(&[("config.json", "{\"a\": 1}")]);
+    for path in [dir.path().to_path_buf(), dir.path().join("config.json")] {
+        let checkpoint = Checkpoint::open_metadata(&path).unwrap();
+        assert_eq!(config(&checkpoint).config["a"], 1);
+        assert_eq!((checkpoint.tensors().count(), checkpoint.total_bytes()), (0, 0));
+    }
+    check(
+        dir.path(),
+        Checkpoint::open(dir.path()),
+        expect![
+            "DIR: there are no weights (.safetensors or .gguf) in the folder; download the model's weights into it or give another path"
+        ],
+    );
+}
+
+#[test]
+fn paths_that_hold_no_model() {
+    let dir = folder(&[("notes.txt", "hello")]);
+    check(
+        dir.path(),
+        Checkpoint::open(&dir.path().join("absent")),
+        expect!["DIR/absent: there is no such file or folder; check the path"],
+    );
+    check(
+        dir.path(),
+        Checkpoint::open(dir.path()),
+        expect![
+            "DIR: there are no weights (.safetensors or .gguf) in the folder; download the model's weights into it or give another path"
+        ],
+    );
+    check(
+        dir.path(),
+        Checkpoint::open_metadata(dir.path()),
+        expect![
+            "DIR: there are no weights (.safetensors or .gguf) in the folder; download the model's weights into it or give another path"
+        ],
+    );
+    check(
+        dir.path(),
+        Checkpoint::open(&dir.path().join("notes.txt")),
+        expect![
+            "DIR/notes.txt: this is not a model file; give a folder, a .gguf file or a .safetensors file"
+        ],
+    );
+    weights(dir.path(), "model.safetensors", &["a"]);
+    check(
+        dir.path(),
+        Checkpoint::open(dir.path()),
+        expect![
+            "DIR: there is no config.json; download the model's JSON files into the same folder as its weights"
+        ],
+    );
+    fs::write(dir.path().join("config.json"), "{\"a\": 1,}").unwrap();
+    check(
+        dir.path(),
+        Checkpoint::open(dir.path()),
+        expect![
+            "DIR/config.json: not valid JSON: trailing comma at line 1 column 9; correct the file or download it again"
+        ],
+    );
+    fs::write(dir.path().join("config.json"), [0xff, 0xfe]).unwrap();
+    check(
+        dir.path(),
+        Checkpoint::open(dir.path()),
+        expect!["cannot read DIR/config.json: stream did not contain valid UTF-8"],
+    );
+    fs::write(dir.path().join("config.json"), "{}").unwrap();
+    fs::rename(dir.path().join("model.safetensors"), dir.path().join("x.safetensors")).unwrap();
+    assert_eq!(Checkpoint::open(dir.path()).unwrap().tensors().count(), 1);
+    weights(dir.path(), "y.safetensors", &["a"]);
+    check(
+        dir.path(),
+        Checkpoint::open(dir.path()),
+        expect![
+            "DIR: there are 2 safetensors files but no model.safetensors.index.json; download the index into the same folder"
+        ],
+    );
+    assert_eq!(Checkpoint::open_metadata(dir.path()).unwrap().tensors().count(), 0);
+}
