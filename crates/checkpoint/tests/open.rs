@@ -5,7 +5,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use mambo_checkpoint::{
     Checkpoint, CheckpointError, ConfigFiles, Format, Metadata, json_number, write_safetensors,
 };
@@ -43,10 +43,19 @@ fn config(checkpoint: &Checkpoint) -> &ConfigFiles {
     }
 }
 
-/// The error's sentence, with the temporary folder's name replaced.
-fn check<T>(folder: &Path, result: Result<T, CheckpointError>, expected: Expect) {
-    let text = result.map(|_| ()).unwrap_err().to_string();
-    expected.assert_eq(&text.replace(&folder.display().to_string(), "DIR"));
+/// Collects the sentences of errors, with the temporary folder's name replaced.
+#[derive(Default)]
+struct Said(String);
+
+impl Said {
+    fn hear<T>(&mut self, folder: &Path, result: Result<T, CheckpointError>) {
+        let text = result.map(|_| ()).unwrap_err().to_string();
+        self.0 += &format!(
+            "{}
+",
+            text.replace(&folder.display().to_string(), "DIR")
+        );
+    }
 }
 
 #[test]
@@ -82,6 +91,7 @@ fn one_file_and_its_configuration() {
 
 #[test]
 fn shards() {
+    let mut said = Said::default();
     let dir = sharded(INDEX);
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     assert_eq!(checkpoint.tensors().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
@@ -91,79 +101,48 @@ fn shards() {
     }
 
     let shard = dir.path().join("model-00002-of-00002.safetensors");
-    check(
-        dir.path(),
-        Checkpoint::open(&shard),
-        expect![
-            "DIR/model-00002-of-00002.safetensors: this is one shard of several; open the folder DIR instead"
-        ],
-    );
+    said.hear(dir.path(), Checkpoint::open(&shard));
     fs::remove_file(shard).unwrap();
-    check(
-        dir.path(),
-        Checkpoint::open(dir.path()),
-        expect![
-            "DIR/model.safetensors.index.json: shard model-00002-of-00002.safetensors is missing; download it into the same folder"
-        ],
-    );
+    said.hear(dir.path(), Checkpoint::open(dir.path()));
     assert_eq!(Checkpoint::open_metadata(dir.path()).unwrap().tensors().count(), 0);
+    expect![[r#"
+        DIR/model-00002-of-00002.safetensors: this is one shard of several; open the folder DIR instead
+        DIR/model.safetensors.index.json: shard model-00002-of-00002.safetensors is missing; download it into the same folder
+    "#]].assert_eq(&said.0);
 }
 
 #[test]
 fn wrong_indices() {
-    let cases = [
-        (
-            INDEX.replace("\"c\"", "\"z\""),
-            expect![
-                "DIR/model.safetensors.index.json: tensor `z` should be in model-00002-of-00002.safetensors but is not there; the file is damaged, download or convert it again"
-            ],
-        ),
-        (
-            INDEX.replace("weight_map", "weights"),
-            expect![
-                "DIR/model.safetensors.index.json: there is no `weight_map` of tensor names to shard files; the file is damaged, download or convert it again"
-            ],
-        ),
-        (
-            r#"{"weight_map": {}}"#.to_string(),
-            expect![
-                "DIR/model.safetensors.index.json: its `weight_map` is empty; the file is damaged, download or convert it again"
-            ],
-        ),
-        (
-            r#"{"weight_map": {"a": 3}}"#.to_string(),
-            expect![
-                "DIR/model.safetensors.index.json: the shard of tensor `a` is not a file name; the file is damaged, download or convert it again"
-            ],
-        ),
-        (
-            r#"{"weight_map": {"a": "../a.safetensors"}}"#.to_string(),
-            expect![
-                "DIR/model.safetensors.index.json: the shard of tensor `a`, `../a.safetensors`, is not a file in the same folder; the file is damaged, download or convert it again"
-            ],
-        ),
-        (
-            "{".to_string(),
-            expect![
-                "DIR/model.safetensors.index.json: not valid JSON: EOF while parsing an object at line 1 column 1; correct the file or download it again"
-            ],
-        ),
+    let indices = [
+        &INDEX.replace("\"c\"", "\"z\""),
+        &INDEX.replace("weight_map", "weights"),
+        r#"{"weight_map": {}}"#,
+        r#"{"weight_map": {"a": 3}}"#,
+        r#"{"weight_map": {"a": "../a.safetensors"}}"#,
+        "{",
     ];
-    for (index, expected) in cases {
-        let dir = sharded(&index);
-        check(dir.path(), Checkpoint::open(dir.path()), expected);
+    let mut said = Said::default();
+    for index in indices {
+        let dir = sharded(index);
+        said.hear(dir.path(), Checkpoint::open(dir.path()));
     }
     let dir = sharded(INDEX);
     weights(dir.path(), "model-00002-of-00002.safetensors", &["a", "c"]);
-    check(
-        dir.path(),
-        Checkpoint::open(dir.path()),
-        expect!["DIR: there are two tensors named `a`; the file is damaged, download or convert it again"],
-    );
+    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    expect![[r#"
+        DIR/model.safetensors.index.json: tensor `z` should be in model-00002-of-00002.safetensors but is not there; the file is damaged, download or convert it again
+        DIR/model.safetensors.index.json: there is no `weight_map` of tensor names to shard files; the file is damaged, download or convert it again
+        DIR/model.safetensors.index.json: its `weight_map` is empty; the file is damaged, download or convert it again
+        DIR/model.safetensors.index.json: the shard of tensor `a` is not a file name; the file is damaged, download or convert it again
+        DIR/model.safetensors.index.json: the shard of tensor `a`, `../a.safetensors`, is not a file in the same folder; the file is damaged, download or convert it again
+        DIR/model.safetensors.index.json: not valid JSON: EOF while parsing an object at line 1 column 1; correct the file or download it again
+        DIR: there are two tensors named `a`; the file is damaged, download or convert it again
+    "#]].assert_eq(&said.0);
 }
 
 #[test]
 fn gguf_files_and_folders() {
+    let mut said = Said::default();
     let dir = folder(&[]);
     fs::write(dir.path().join("m.gguf"), support::good_gguf()).unwrap();
     fs::write(dir.path().join("renamed.bin"), support::good_gguf()).unwrap();
@@ -174,18 +153,12 @@ fn gguf_files_and_folders() {
         }
     }
     fs::write(dir.path().join("n.gguf"), "").unwrap();
-    check(
-        dir.path(),
-        Checkpoint::open(dir.path()),
-        expect!["DIR: there are 2 GGUF files: m.gguf, n.gguf; give the path of one of them"],
-    );
-    check(
-        dir.path(),
-        Checkpoint::open(&dir.path().join("n.gguf")),
-        expect![
-            "DIR/n.gguf: the header needs 4 bytes at offset 0, but only 0 are left; the file is cut off or damaged, download it again"
-        ],
-    );
+    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    said.hear(dir.path(), Checkpoint::open(&dir.path().join("n.gguf")));
+    expect![[r#"
+        DIR: there are 2 GGUF files: m.gguf, n.gguf; give the path of one of them
+        DIR/n.gguf: the header needs 4 bytes at offset 0, but only 0 are left; the file is cut off or damaged, download it again
+    "#]].assert_eq(&said.0);
 }
 
 #[test]
@@ -201,82 +174,47 @@ fn static_bytes() {
 
 #[test]
 fn configuration_alone() {
+    let mut said = Said::default();
     let dir = folder(&[("config.json", "{\"a\": 1}")]);
     for path in [dir.path().to_path_buf(), dir.path().join("config.json")] {
         let checkpoint = Checkpoint::open_metadata(&path).unwrap();
         assert_eq!(config(&checkpoint).config["a"], 1);
         assert_eq!((checkpoint.tensors().count(), checkpoint.total_bytes()), (0, 0));
     }
-    check(
-        dir.path(),
-        Checkpoint::open(dir.path()),
-        expect![
-            "DIR: there are no weights (.safetensors or .gguf) in the folder; download the model's weights into it or give another path"
-        ],
-    );
+    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    expect![[r#"
+        DIR: there are no weights (.safetensors or .gguf) in the folder; download the model's weights into it or give another path
+    "#]].assert_eq(&said.0);
 }
 
 #[test]
 fn paths_that_hold_no_model() {
+    let mut said = Said::default();
     let dir = folder(&[("notes.txt", "hello")]);
-    check(
-        dir.path(),
-        Checkpoint::open(&dir.path().join("absent")),
-        expect!["DIR/absent: there is no such file or folder; check the path"],
-    );
-    check(
-        dir.path(),
-        Checkpoint::open(dir.path()),
-        expect![
-            "DIR: there are no weights (.safetensors or .gguf) in the folder; download the model's weights into it or give another path"
-        ],
-    );
-    check(
-        dir.path(),
-        Checkpoint::open_metadata(dir.path()),
-        expect![
-            "DIR: there are no weights (.safetensors or .gguf) in the folder; download the model's weights into it or give another path"
-        ],
-    );
-    check(
-        dir.path(),
-        Checkpoint::open(&dir.path().join("notes.txt")),
-        expect![
-            "DIR/notes.txt: this is not a model file; give a folder, a .gguf file or a .safetensors file"
-        ],
-    );
+    said.hear(dir.path(), Checkpoint::open(&dir.path().join("absent")));
+    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    said.hear(dir.path(), Checkpoint::open_metadata(dir.path()));
+    said.hear(dir.path(), Checkpoint::open(&dir.path().join("notes.txt")));
     weights(dir.path(), "model.safetensors", &["a"]);
-    check(
-        dir.path(),
-        Checkpoint::open(dir.path()),
-        expect![
-            "DIR: there is no config.json; download the model's JSON files into the same folder as its weights"
-        ],
-    );
+    said.hear(dir.path(), Checkpoint::open(dir.path()));
     fs::write(dir.path().join("config.json"), "{\"a\": 1,}").unwrap();
-    check(
-        dir.path(),
-        Checkpoint::open(dir.path()),
-        expect![
-            "DIR/config.json: not valid JSON: trailing comma at line 1 column 9; correct the file or download it again"
-        ],
-    );
+    said.hear(dir.path(), Checkpoint::open(dir.path()));
     fs::write(dir.path().join("config.json"), [0xff, 0xfe]).unwrap();
-    check(
-        dir.path(),
-        Checkpoint::open(dir.path()),
-        expect!["cannot read DIR/config.json: stream did not contain valid UTF-8"],
-    );
+    said.hear(dir.path(), Checkpoint::open(dir.path()));
     fs::write(dir.path().join("config.json"), "{}").unwrap();
     fs::rename(dir.path().join("model.safetensors"), dir.path().join("x.safetensors")).unwrap();
     assert_eq!(Checkpoint::open(dir.path()).unwrap().tensors().count(), 1);
     weights(dir.path(), "y.safetensors", &["a"]);
-    check(
-        dir.path(),
-        Checkpoint::open(dir.path()),
-        expect![
-            "DIR: there are 2 safetensors files but no model.safetensors.index.json; download the index into the same folder"
-        ],
-    );
+    said.hear(dir.path(), Checkpoint::open(dir.path()));
     assert_eq!(Checkpoint::open_metadata(dir.path()).unwrap().tensors().count(), 0);
+    expect![[r#"
+        DIR/absent: there is no such file or folder; check the path
+        DIR: there are no weights (.safetensors or .gguf) in the folder; download the model's weights into it or give another path
+        DIR: there is no config.json; download the model's JSON files into the same folder as its weights
+        DIR/notes.txt: this is not a model file; give a folder, a .gguf file or a .safetensors file
+        DIR: there is no config.json; download the model's JSON files into the same folder as its weights
+        DIR/config.json: not valid JSON: trailing comma at line 1 column 9; correct the file or download it again
+        cannot read DIR/config.json: stream did not contain valid UTF-8
+        DIR: there are 2 safetensors files but no model.safetensors.index.json; download the index into the same folder
+    "#]].assert_eq(&said.0);
 }
