@@ -359,6 +359,9 @@ fn soup() -> impl Strategy<Value = Vec<String>> {
         "3x",
         "é4",
         "<tool_",
+        "<TOOLCALL>",
+        "</TOOLCALL>",
+        "]",
         "call>",
         "think>",
     ];
@@ -375,7 +378,7 @@ proptest! {
     #[test]
     fn pieces_do_not_matter_and_text_is_kept(
         pieces in soup(),
-        style in prop::sample::select(vec![thinking(), not_thinking(), unsaid(), OutputStyle::PLAIN]),
+        style in prop::sample::select(vec![thinking(), not_thinking(), unsaid(), v2(), OutputStyle::PLAIN]),
     ) {
         let text = pieces.concat();
         let mut parser = OutputParser::new(style, &tools(), ParseOptions::default());

@@ -158,7 +158,8 @@ fn unknown_kinds_are_named_with_what_works() {
 
 #[test]
 fn broken_vocabularies_are_errors() {
-    let broken: [(&str, fn(&mut GgufVocabulary)); 6] = [
+    type Break = fn(&mut GgufVocabulary);
+    let broken: [(&str, Break); 6] = [
         ("tokenizer.ggml.tokens", |v| v.tokens.clear()),
         ("tokenizer.ggml.token_type", |v| v.token_types.truncate(7)),
         ("tokenizer.ggml.merges", |v| v.merges.push("onlyone".into())),
