@@ -2,12 +2,13 @@
 //!
 //! Must not know tensors. Position settings are read by nobody: the family has no position signal.
 
+use mambo_checkpoint::json_number;
 use mambo_kernel::{AttentionDims, RouteDims, SsmDims};
 use serde_json::Value;
 
 use crate::architecture::Architecture;
 use crate::error::ModelError;
-use crate::fields::{Fields, as_float};
+use crate::fields::Fields;
 use crate::schedule::{self, Entry, Kind};
 use crate::spec::{LayerSpec, Mixer, ModelSpec, MoeSpec, MtpSpec};
 
@@ -110,7 +111,9 @@ fn supported(fields: &Fields) -> Result<(), ModelError> {
         let problem = "is false, but the convolution is only supported with a bias";
         return Err(fields.bad(CONV_BIAS[1], problem, REMEDY));
     }
-    for (name, wanted) in [("mlp_hidden_act", ["relu2", "relu_squared"]), ("mamba_hidden_act", ["silu", "swish"])] {
+    for (name, wanted) in
+        [("mlp_hidden_act", ["relu2", "relu_squared"]), ("mamba_hidden_act", ["silu", "swish"])]
+    {
         if let Some(act) = fields.text(&[name])?.filter(|act| !wanted.contains(act)) {
             let problem = format!("is `{act}`, but only `{}` is supported", wanted[0]);
             return Err(fields.bad(name, problem, REMEDY));
@@ -128,7 +131,7 @@ fn unclamped(fields: &Fields) -> Result<(), ModelError> {
     let Some((field, limits)) = fields.list(DT_LIMIT)? else { return Ok(()) };
     let bound = |i: usize, absent: f64| match limits.get(i) {
         None | Some(Value::Null) => Some(absent),
-        Some(value) => as_float(value),
+        Some(value) => json_number(value),
     };
     let open = limits.len() <= 2
         && bound(0, 0.0).is_some_and(|low| low <= 0.0)
@@ -137,7 +140,10 @@ fn unclamped(fields: &Fields) -> Result<(), ModelError> {
         true => Ok(()),
         false => Err(fields.bad(
             &field,
-            format!("is {}, which would clamp dt; the family is trained without a clamp", Value::from(limits)),
+            format!(
+                "is {}, which would clamp dt; the family is trained without a clamp",
+                Value::from(limits)
+            ),
             "remove the field or set it to [0.0, Infinity]",
         )),
     }
@@ -210,10 +216,8 @@ fn mlp_width(fields: &Fields, place: &Place) -> Result<usize, ModelError> {
         n if n == place.dense => place.dense_index,
         n if n == place.layers => place.index,
         n => {
-            let problem = format!(
-                "lists {n} widths for {} dense layers of {} layers",
-                place.dense, place.layers
-            );
+            let problem =
+                format!("lists {n} widths for {} dense layers of {} layers", place.dense, place.layers);
             return Err(fields.bad(&field, problem, "give one width, or one per dense layer"));
         }
     };
@@ -283,7 +287,9 @@ fn stop_tokens(sources: &[Fields], generation: Option<&Value>) -> Result<Vec<u32
 fn notes(fields: &Fields, depth: usize) -> Result<Vec<String>, ModelError> {
     let mut notes = Vec::new();
     if let Some(n) = fields.size(&["num_hidden_layers"])?.filter(|&n| n != depth) {
-        notes.push(format!("num_hidden_layers is {n}, but the schedule has {depth} layers: the schedule counts"));
+        notes.push(format!(
+            "num_hidden_layers is {n}, but the schedule has {depth} layers: the schedule counts"
+        ));
     }
     for names in [HEAD_DIM, STATE, GROUPS, TAPS] {
         let given: Vec<_> = names.iter().filter_map(|&name| fields.get(&[name])).collect();

@@ -2,6 +2,7 @@
 //!
 //! Must not know how the files are read: it is told their names.
 
+use mambo_checkpoint::CheckpointError;
 use mambo_tensor::DType;
 
 /// Why a checkpoint cannot be described, bound or built.
@@ -121,6 +122,9 @@ pub enum ModelError {
         /// What the graph said.
         problem: String,
     },
+    /// The metadata could not be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// A specification is asked for a part it does not have.
     #[error("this model has no MTP head; run it without speculative decoding by MTP")]
     NoMtp,

@@ -2,6 +2,7 @@
 //!
 //! Must not know what the fields mean.
 
+use mambo_checkpoint::json_number;
 use serde_json::{Map, Value};
 
 use crate::error::ModelError;
@@ -35,10 +36,9 @@ impl<'a> Fields<'a> {
     /// The first of these names that is present and not null, with its full name.
     pub fn get(&self, names: &[&str]) -> Option<(String, &'a Value)> {
         let own = self.own.into_iter().chain([(self.prefix, self.map)]);
-        own.flat_map(|(prefix, map)| names.iter().map(move |name| (prefix, *name, map.get(*name))))
-            .find_map(|(prefix, name, value)| {
-                value.filter(|v| !v.is_null()).map(|v| (format!("{prefix}{name}"), v))
-            })
+        own.flat_map(|(prefix, map)| names.iter().map(move |name| (prefix, *name, map.get(*name)))).find_map(
+            |(prefix, name, value)| value.filter(|v| !v.is_null()).map(|v| (format!("{prefix}{name}"), v)),
+        )
     }
 
     /// A failure at a field.
@@ -83,7 +83,7 @@ impl<'a> Fields<'a> {
     /// A finite or infinite float, if given.
     pub fn float(&self, names: &[&str]) -> Result<Option<f64>, ModelError> {
         let Some((field, value)) = self.get(names) else { return Ok(None) };
-        as_float(value).map(Some).ok_or_else(|| self.mistyped(&field, "a number", value))
+        json_number(value).map(Some).ok_or_else(|| self.mistyped(&field, "a number", value))
     }
 
     /// A truth value, if given.
@@ -114,22 +114,6 @@ impl<'a> Fields<'a> {
         let token = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
         let tokens: Option<Vec<u32>> = values.iter().map(token).collect();
         tokens.ok_or_else(|| self.mistyped(&field, "a token id or a list of them", value))
-    }
-}
-
-/// A number in any of the spellings that stand for one: JSON has no infinity.
-pub(crate) fn as_float(value: &Value) -> Option<f64> {
-    let spelled = |text: &str| match text.trim_start_matches('+').to_ascii_lowercase().as_str() {
-        "infinity" | "inf" => Some(f64::INFINITY),
-        "-infinity" | "-inf" => Some(f64::NEG_INFINITY),
-        "nan" => Some(f64::NAN),
-        _ => None,
-    };
-    match value {
-        Value::Number(n) => n.as_f64(),
-        Value::String(text) => spelled(text),
-        Value::Object(map) => map.get("__float__").and_then(Value::as_str).and_then(spelled),
-        _ => None,
     }
 }
 

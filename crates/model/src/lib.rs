@@ -4,17 +4,34 @@
 //! The only crate that knows architecture names. It must not know kernels, plans, sequences or text.
 
 mod architecture;
+mod bind;
+mod blocks;
+mod build;
 mod check;
 mod config;
 mod counts;
+mod describe;
 mod error;
 mod fields;
+mod gguf;
+mod gguf_export;
+mod names;
+mod presets;
 mod schedule;
 mod spec;
 mod summary;
+mod weights;
 
 pub use architecture::{ARCHITECTURES, Architecture};
+pub use bind::{BoundWeight, WeightTable, bind};
+pub use build::BuildOptions;
 pub use check::{MAX_LAYERS, MAX_WIDTH};
 pub use counts::Parameters;
+pub use describe::describe;
 pub use error::ModelError;
+pub use gguf::ShapeOf;
+pub use gguf_export::ExportTensor;
+pub use names::{Part, Place, Transform};
+pub use presets::{PRESETS, Preset};
 pub use spec::{CacheLayers, LayerSpec, Mixer, ModelSpec, MoeSpec, MtpSpec};
+pub use weights::Weight;

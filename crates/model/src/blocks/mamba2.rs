@@ -1,0 +1,32 @@
+//! The Mamba-2 mixer: project, convolve, scan, gate and normalise, project back.
+
+use mambo_graph::{GraphError, ValueId};
+use mambo_kernel::{Op, SsmDims};
+
+use super::Layer;
+
+/// `x + mamba2(u)`.
+pub(crate) fn add(layer: &mut Layer, d: &SsmDims, x: ValueId, u: ValueId) -> Result<ValueId, GraphError> {
+    let (inner, conv, heads) = (d.inner(), d.conv_dim(), d.heads);
+    let state = Some(layer.graph.state_layer(*d));
+    let projected = layer.matmul("in_proj", u, d.in_proj())?;
+    let mut split = |start, len, part| layer.op(Op::Split { start, len }, part, &[projected], &[]);
+    let z = split(0, inner, "z")?;
+    let xbc = split(inner, conv, "xbc")?;
+    let dt = split(inner + conv, heads, "dt")?;
+
+    let weights = [layer.weight("conv_weight", &[conv, d.taps]), layer.weight("conv_bias", &[conv])];
+    let label = layer.name("conv");
+    let xbc = layer.graph.op1(Op::SsmConv(*d), label, &[xbc], &weights, state)?;
+    let bias = layer.weight("dt_bias", &[heads]);
+    let dt = layer.op(Op::SsmDt, "dt", &[dt], &[bias])?;
+    let weights = [layer.weight("a", &[heads]), layer.weight("d", &[heads])];
+    let label = layer.name("scan");
+    let y = layer.graph.op1(Op::SsmScan(*d), label, &[xbc, dt], &weights, state)?;
+
+    let weight = layer.weight("ssm_norm", &[inner]);
+    let op = Op::GatedGroupNorm { groups: d.groups, eps: layer.eps };
+    let gated = layer.op(op, "ssm_norm", &[y, z], &[weight])?;
+    let out = layer.matmul("out_proj", gated, layer.hidden)?;
+    layer.add("add", x, out)
+}
