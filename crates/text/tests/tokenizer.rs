@@ -89,7 +89,7 @@ fn a_post_processor_adds_bos() {
         "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}
     });
     file["truncation"] =
-        json!({"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0});
+        json!({"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
     let tokenizer = Tokenizer::from_json(&file.to_string(), Some(CONFIG)).unwrap();
     assert_eq!(tokenizer.encode("Once upon a time", true), [1, 468, 469, 290, 416]);
     assert_eq!(tokenizer.encode("<s>Once", true), [1, 468]);
