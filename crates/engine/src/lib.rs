@@ -1,1 +1,25 @@
-//! placeholder
+//! Tokens in, tokens out: sequences, scheduling, caches, sampling over any backend.
+//!
+//! Knows token ids and plans. It must not know strings, files, architectures or HTTP, and has no async.
+
+mod batch;
+pub mod cache;
+mod engine;
+mod error;
+mod load;
+mod sample;
+mod scheduler;
+mod score;
+mod sequence;
+mod snapshot;
+
+pub use engine::{Engine, Event};
+pub use error::EngineError;
+pub use load::{
+    EngineConfig, MemoryNeed, ModelGraphs, Progress, SCORE_TOKENS, Weights, cache_layout, human_bytes,
+    optimise, plan,
+};
+pub use sample::{Choice, History, Logprobs, Sampler, SamplingParams, argmax};
+pub use score::ScoredRows;
+pub use sequence::{FinishReason, Request, SequenceId};
+pub use snapshot::Snapshot;

@@ -6,6 +6,7 @@
 mod backend;
 mod cache;
 pub mod case;
+mod infer;
 mod op;
 pub mod ops;
 mod program;

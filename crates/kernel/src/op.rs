@@ -3,7 +3,7 @@
 //! An op says *what* is computed. The formula, the reference and the hard cases of each stand in
 //! `ops/<name>.rs`; how a backend computes it is the backend's business.
 
-use crate::value::{Elem, RowBase, Rows, ValueType};
+use crate::value::ValueType;
 
 /// Sizes of one Mamba-2 mixer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -335,108 +335,6 @@ impl Op {
             Op::SsmConv(_) | Op::SsmScan(_) | Op::SsmStep { .. } => Some(CacheKind::State),
             _ => None,
         }
-    }
-
-    /// Output types for these input types, or a sentence saying what does not fit.
-    ///
-    /// `table_cols` is the width of the table of an [`Op::Embed`].
-    pub fn infer(&self, inputs: &[ValueType], table_cols: usize) -> Result<Vec<ValueType>, String> {
-        if inputs.len() != self.input_count() {
-            let (want, got) = (self.input_count(), inputs.len());
-            return Err(format!("{} takes {want} inputs, got {got}", self.kind().name()));
-        }
-        let want_cols = |i: usize, cols: usize| match inputs[i].cols == cols {
-            true => Ok(()),
-            false => Err(format!(
-                "input {i} of {} has {} columns, expected {cols}",
-                self.kind().name(),
-                inputs[i].cols
-            )),
-        };
-        let want_same = |a: usize, b: usize| match inputs[a] == inputs[b] {
-            true => Ok(()),
-            false => Err(format!(
-                "inputs {a} and {b} of {} differ: {} and {}",
-                self.kind().name(),
-                inputs[a],
-                inputs[b]
-            )),
-        };
-        let x = inputs[0];
-        let like = |cols| ValueType { cols, ..x };
-        Ok(match *self {
-            Op::Embed => vec![ValueType::f32(x.rows, table_cols)],
-            Op::RmsNorm { .. } | Op::Relu2 => vec![x],
-            Op::Matmul { out, epilogue } => {
-                let y = ValueType::f32(x.rows, out);
-                if epilogue == Epilogue::Residual && inputs[1] != y {
-                    return Err(format!("residual of matmul is {}, expected {y}", inputs[1]));
-                }
-                vec![y]
-            }
-            Op::Add => {
-                want_same(0, 1)?;
-                vec![x]
-            }
-            Op::Split { start, len } => match start.checked_add(len) {
-                Some(end) if len > 0 && end <= x.cols => vec![like(len)],
-                _ => return Err(format!("split {start}+{len} is outside {x}")),
-            },
-            Op::Concat if x.rows == inputs[1].rows => vec![like(x.cols + inputs[1].cols)],
-            Op::Concat => return Err(format!("concat of {x} and {}: rows differ", inputs[1])),
-            Op::SsmConv(d) => {
-                want_cols(0, d.conv_dim())?;
-                vec![x]
-            }
-            Op::SsmDt => vec![x],
-            Op::SsmScan(d) => {
-                want_cols(0, d.conv_dim())?;
-                want_cols(1, d.heads)?;
-                vec![like(d.inner())]
-            }
-            Op::GatedGroupNorm { groups, .. } => {
-                want_same(0, 1)?;
-                if groups == 0 || !x.cols.is_multiple_of(groups) {
-                    return Err(format!("{groups} norm groups do not divide {} channels", x.cols));
-                }
-                vec![x]
-            }
-            Op::SsmStep { dims, .. } => {
-                want_cols(0, dims.in_proj())?;
-                vec![like(dims.inner())]
-            }
-            Op::Attention(a) => {
-                want_cols(0, a.q_heads * a.head_dim)?;
-                want_cols(1, a.kv_heads * a.head_dim)?;
-                want_same(1, 2)?;
-                vec![x]
-            }
-            Op::MoeRoute(r) => {
-                want_cols(0, r.experts)?;
-                vec![ValueType { elem: Elem::I32, ..like(r.top_k) }, like(r.top_k)]
-            }
-            Op::MoeMatmul { top_k, out, .. } => {
-                want_cols(1, top_k)?;
-                let rows = Rows { base: RowBase::Tokens, times: top_k };
-                if x.rows != Rows::TOKENS && x.rows != rows {
-                    return Err(format!("moe_matmul reads {x}, expected T or T*{top_k} rows"));
-                }
-                vec![ValueType::f32(rows, out)]
-            }
-            Op::MoeCombine { top_k, residual } => {
-                want_cols(1, top_k)?;
-                let y = ValueType::f32(Rows { base: x.rows.base, times: 1 }, x.cols);
-                if x.rows.times != top_k {
-                    return Err(format!("moe_combine reads {x}, expected T*{top_k} rows"));
-                }
-                if residual && inputs[2] != y {
-                    return Err(format!("residual of moe_combine is {}, expected {y}", inputs[2]));
-                }
-                vec![y]
-            }
-            Op::GatherRows => vec![ValueType { rows: Rows::WANTED, ..x }],
-            Op::Quantize => vec![ValueType { elem: Elem::Q8, ..x }],
-        })
     }
 }
 

@@ -235,14 +235,8 @@ struct Setup {
     hidden_bytes: usize,
 }
 
-fn set_up(
-    mut backend: Box<dyn Backend>,
-    kernel: usize,
-    input: Elem,
-    phase: Phase,
-    case: &Case,
-) -> Result<Setup, BackendError> {
-    let total: usize = case.lengths.iter().sum();
+/// Operands of the inputs in the step's hidden rows, and the bytes of those.
+fn place_inputs(case: &Case, input: Elem, total: usize) -> (Vec<Operand>, usize) {
     let mut hidden_bytes = 0;
     let mut inputs: Vec<Operand> = Vec::new();
     for (port, given) in case.inputs.iter().enumerate() {
@@ -260,6 +254,18 @@ fn set_up(
         let rows = Rows::WANTED;
         inputs.push(Operand { place: Place::Wanted, elem: Elem::I32, rows, cols: 1, stride_bytes: 4 });
     }
+    (inputs, hidden_bytes)
+}
+
+fn set_up(
+    mut backend: Box<dyn Backend>,
+    kernel: usize,
+    input: Elem,
+    phase: Phase,
+    case: &Case,
+) -> Result<Setup, BackendError> {
+    let total: usize = case.lengths.iter().sum();
+    let (inputs, hidden_bytes) = place_inputs(case, input, total);
     let types: Vec<_> =
         inputs.iter().map(|o| mambo_kernel::ValueType { elem: o.elem, rows: o.rows, cols: o.cols }).collect();
     let table_cols = case.weights.first().map_or(0, |w| *w.shape.last().unwrap_or(&0));

@@ -1,0 +1,71 @@
+//! The pool of KV pages: which are free and which belong to whom.
+
+use mambo_kernel::PAGE_TOKENS;
+
+/// The pages of one sequence, in position order.
+#[derive(Debug, Default)]
+pub struct PageList(Vec<u32>);
+
+impl PageList {
+    /// Page numbers, first positions first.
+    pub fn pages(&self) -> &[u32] {
+        &self.0
+    }
+}
+
+/// Free pages of the pool.
+#[derive(Debug)]
+pub struct KvPages {
+    free: Vec<u32>,
+    total: usize,
+}
+
+impl KvPages {
+    /// A pool of `total` pages, all free.
+    pub fn new(total: usize) -> Self {
+        KvPages { free: (0..total as u32).rev().collect(), total }
+    }
+
+    /// Pages that hold `tokens` positions.
+    pub fn pages_for(tokens: usize) -> usize {
+        tokens.div_ceil(PAGE_TOKENS)
+    }
+
+    /// Pages nobody holds.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Pages in the pool.
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Takes pages for `tokens` positions, or nothing if there are too few.
+    pub fn take(&mut self, tokens: usize) -> Option<PageList> {
+        let count = Self::pages_for(tokens);
+        (count <= self.free.len()).then(|| PageList(self.free.split_off(self.free.len() - count)))
+    }
+
+    /// Gives a sequence's pages back.
+    pub fn give_back(&mut self, list: PageList) {
+        self.free.extend(list.0);
+        debug_assert!(self.free.len() <= self.total, "a page was given back twice");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_taken_whole_and_come_back() {
+        let mut pool = KvPages::new(3);
+        let two = pool.take(PAGE_TOKENS + 1).unwrap();
+        assert_eq!((two.pages().len(), pool.free()), (2, 1));
+        assert!(pool.take(PAGE_TOKENS + 1).is_none(), "too few pages are not handed out in part");
+        assert_eq!(pool.free(), 1);
+        pool.give_back(two);
+        assert_eq!(pool.free(), 3);
+    }
+}

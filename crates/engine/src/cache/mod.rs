@@ -1,0 +1,8 @@
+//! Who sits where: KV pages and recurrent slots, two types with two budgets. The memory itself is the
+//! backend's.
+
+mod kv;
+mod state;
+
+pub use kv::{KvPages, PageList};
+pub use state::{Slot, StateSlots};

@@ -1,0 +1,87 @@
+//! Recurrent slots: which are free, where each has got to, and how far it may roll back.
+
+use mambo_kernel::Rollback;
+
+/// A held slot and the position its sequence has reached.
+#[derive(Debug)]
+pub struct Slot {
+    index: u32,
+    position: usize,
+}
+
+impl Slot {
+    /// Index in the backend's slot memory.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Tokens the slot has seen.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Notes that `tokens` more were run.
+    pub fn advance(&mut self, tokens: usize) {
+        self.position += tokens;
+    }
+
+    /// Notes that a snapshot taken at `position` was restored.
+    pub fn restored_at(&mut self, position: usize) {
+        self.position = position;
+    }
+
+    /// Moves the cursor back, if the slot still holds what that needs.
+    pub fn rollback(&mut self, tokens: usize, depth: Rollback) -> bool {
+        let allowed = tokens <= depth.tokens().min(self.position);
+        if allowed {
+            self.position -= tokens;
+        }
+        allowed
+    }
+}
+
+/// Free slots.
+#[derive(Debug)]
+pub struct StateSlots {
+    free: Vec<u32>,
+}
+
+impl StateSlots {
+    /// `total` slots, all free.
+    pub fn new(total: usize) -> Self {
+        StateSlots { free: (0..total as u32).rev().collect() }
+    }
+
+    /// Slots nobody holds.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Takes a slot at position 0, where its memory counts as zero whatever it holds.
+    pub fn take(&mut self) -> Option<Slot> {
+        self.free.pop().map(|index| Slot { index, position: 0 })
+    }
+
+    /// Gives a slot back.
+    pub fn give_back(&mut self, slot: Slot) {
+        debug_assert!(!self.free.contains(&slot.index), "a slot was given back twice");
+        self.free.push(slot.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mambo_kernel::SSM_CHUNK;
+
+    #[test]
+    fn rollback_reaches_one_chunk_where_the_slot_keeps_two() {
+        let mut slot = StateSlots::new(1).take().unwrap();
+        slot.advance(SSM_CHUNK + 5);
+        assert!(!slot.rollback(1, Rollback::None));
+        assert!(!slot.rollback(SSM_CHUNK + 1, Rollback::OneChunk));
+        assert!(slot.rollback(SSM_CHUNK, Rollback::OneChunk));
+        assert_eq!(slot.position(), 5);
+        assert!(!slot.rollback(6, Rollback::OneChunk), "never before the first token");
+    }
+}

@@ -1,0 +1,287 @@
+//! The engine: submit requests, step, read events. Synchronous; one step at a time.
+
+use std::sync::Arc;
+
+use mambo_kernel::{Backend, PAGE_TOKENS, ProgramId, StepInputs};
+
+use crate::batch::Batch;
+use crate::cache::{KvPages, StateSlots};
+use crate::error::EngineError;
+use crate::load::{EngineConfig, ModelGraphs, Programs, Progress, Weights, load};
+use crate::sample::{Choice, History, Sampler};
+use crate::scheduler::schedule;
+use crate::sequence::{FinishReason, Request, Sequence, SequenceId};
+use crate::snapshot::Snapshot;
+
+/// What a step brought.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A token was chosen; a stop token is reported too, right before `Finished`.
+    Token {
+        /// Whose.
+        id: SequenceId,
+        /// The token with its log probabilities, if asked for.
+        choice: Choice,
+    },
+    /// The snapshot a request asked for.
+    Snapshot {
+        /// Whose.
+        id: SequenceId,
+        /// The memory.
+        snapshot: Arc<Snapshot>,
+    },
+    /// The sequence ended and its slot and pages are free.
+    Finished {
+        /// Whose.
+        id: SequenceId,
+        /// Why.
+        reason: FinishReason,
+    },
+}
+
+/// Runs many sequences over one loaded model.
+pub struct Engine {
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) programs: Programs,
+    pub(crate) config: EngineConfig,
+    pub(crate) pages: KvPages,
+    pub(crate) slots: StateSlots,
+    trained_context: usize,
+    pub(crate) vocab: usize,
+    waiting: std::collections::VecDeque<(SequenceId, Request)>,
+    running: Vec<Sequence>,
+    next_id: u64,
+    batch: Batch,
+    scheduled: Vec<(usize, usize)>,
+    sampler: Sampler,
+    logits: Vec<f32>,
+}
+
+impl Engine {
+    /// Plans, checks that everything fits, and loads the weights.
+    pub fn load(
+        mut backend: Box<dyn Backend>,
+        graphs: &ModelGraphs,
+        weights: &dyn Weights,
+        config: EngineConfig,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Engine, EngineError> {
+        let programs = load(&mut *backend, graphs, weights, &config, progress)?;
+        Ok(Engine {
+            backend,
+            programs,
+            pages: KvPages::new(config.max_sequences * config.context_tokens.div_ceil(PAGE_TOKENS)),
+            slots: StateSlots::new(config.max_sequences),
+            trained_context: graphs.trained_context,
+            vocab: graphs.vocab,
+            config,
+            waiting: Default::default(),
+            running: Vec::new(),
+            next_id: 0,
+            batch: Batch::default(),
+            scheduled: Vec::new(),
+            sampler: Sampler::default(),
+            logits: Vec::new(),
+        })
+    }
+
+    /// The backend, for profiling and inspection.
+    pub fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
+    /// The backend, to switch profiling.
+    pub fn backend_mut(&mut self) -> &mut dyn Backend {
+        &mut *self.backend
+    }
+
+    /// The programs for prompts and for decoding.
+    pub fn program_ids(&self) -> (ProgramId, ProgramId) {
+        (self.programs.prefill, self.programs.decode)
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// Whether nothing waits or runs.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Queues a request.
+    pub fn submit(&mut self, request: Request) -> Result<SequenceId, EngineError> {
+        self.check_tokens(&request.prompt)?;
+        if let Some(problem) = request.sampling.problem() {
+            return Err(EngineError::Sampling(problem));
+        }
+        let id = SequenceId(self.next_id);
+        self.next_id += 1;
+        self.waiting.push_back((id, request));
+        Ok(id)
+    }
+
+    /// Refuses empty, too long and impossible prompts.
+    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let context = self.config.context_tokens;
+        if tokens.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        if tokens.len() > context {
+            let trained = self.trained_context;
+            return Err(EngineError::PromptTooLong { tokens: tokens.len(), context, trained });
+        }
+        match tokens.iter().find(|t| **t as usize >= self.vocab) {
+            Some(&token) => Err(EngineError::TokenOutOfRange { token, vocab: self.vocab }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends a sequence; its slot and pages are free at once.
+    pub fn cancel(&mut self, id: SequenceId) -> Option<Event> {
+        if let Some(index) = self.waiting.iter().position(|(waiting, _)| *waiting == id) {
+            self.waiting.remove(index);
+            return Some(Event::Finished { id, reason: FinishReason::Cancelled });
+        }
+        let index = self.running.iter().position(|s| s.id == id)?;
+        self.retire(index);
+        Some(Event::Finished { id, reason: FinishReason::Cancelled })
+    }
+
+    /// Runs one step over everything that can run and returns what happened, in sequence order.
+    pub fn step(&mut self) -> Result<Vec<Event>, EngineError> {
+        self.admit()?;
+        let mut scheduled = std::mem::take(&mut self.scheduled);
+        schedule(&self.running, self.config.step_tokens, &mut scheduled);
+        self.batch.clear();
+        for &(index, count) in &scheduled {
+            self.batch.push(&self.running[index], count);
+        }
+        let mut events = Vec::new();
+        if !self.batch.token_ids.is_empty() {
+            let program = if self.batch.is_decode() { self.programs.decode } else { self.programs.prefill };
+            self.backend.run(program, &self.batch.inputs())?;
+            self.collect(program, &scheduled, &mut events);
+        }
+        self.scheduled = scheduled;
+        Ok(events)
+    }
+
+    /// Gives waiting requests slots and pages for as long as both last.
+    fn admit(&mut self) -> Result<(), EngineError> {
+        while let Some((_, request)) = self.waiting.front() {
+            let context = self.config.context_tokens;
+            let limit = request
+                .max_tokens
+                .map_or(context, |max| request.prompt.len().saturating_add(max).min(context));
+            // Pages for the whole answer are reserved now: a running sequence never has to be thrown out.
+            if self.slots.free() == 0 || self.pages.free() < KvPages::pages_for(limit) {
+                return Ok(());
+            }
+            let (Some(slot), Some(pages)) = (self.slots.take(), self.pages.take(limit)) else {
+                unreachable!("both were counted")
+            };
+            let (id, mut request) = self.waiting.pop_front().expect("the front was looked at");
+            let resume = request.resume.take();
+            let mut sequence = Sequence { id, request, slot, pages, generated: Vec::new(), limit };
+            if let Some(snapshot) = resume {
+                self.restore(&mut sequence, &snapshot)?;
+            }
+            self.running.push(sequence);
+        }
+        Ok(())
+    }
+
+    /// Samples, appends, finishes; also takes the snapshots that are due.
+    fn collect(&mut self, program: ProgramId, scheduled: &[(usize, usize)], events: &mut Vec<Event>) {
+        let mut row = 0;
+        let mut finished = Vec::new();
+        for &(index, count) in scheduled {
+            let pending = self.running[index].pending();
+            self.running[index].slot.advance(count);
+            let sequence = &self.running[index];
+            if sequence.request.snapshot_at == Some(sequence.slot.position()) {
+                let snapshot = Arc::new(self.capture(sequence));
+                events.push(Event::Snapshot { id: sequence.id, snapshot });
+            }
+            if count < pending {
+                continue;
+            }
+            self.logits.clear();
+            self.backend.read_output(program, 0, row..row + 1, &mut self.logits);
+            row += 1;
+            let sequence = &mut self.running[index];
+            let history = History { prompt: &sequence.request.prompt, generated: &sequence.generated };
+            let choice = self.sampler.choose(&self.logits, &sequence.request.sampling, history);
+            let token = choice.token;
+            sequence.generated.push(token);
+            events.push(Event::Token { id: sequence.id, choice });
+            if let Some(reason) = sequence.finish_after(token) {
+                finished.push((index, reason));
+            }
+        }
+        for (index, reason) in finished.into_iter().rev() {
+            events.push(Event::Finished { id: self.running[index].id, reason });
+            self.retire(index);
+        }
+    }
+
+    fn retire(&mut self, index: usize) {
+        let sequence = self.running.remove(index);
+        self.slots.give_back(sequence.slot);
+        self.pages.give_back(sequence.pages);
+    }
+
+    /// A copy of a running sequence's memory at the position it has reached.
+    pub fn snapshot(&self, id: SequenceId) -> Result<Snapshot, EngineError> {
+        let sequence = self.running.iter().find(|s| s.id == id).ok_or(EngineError::UnknownSequence)?;
+        Ok(self.capture(sequence))
+    }
+
+    fn capture(&self, sequence: &Sequence) -> Snapshot {
+        let position = sequence.slot.position();
+        let pages = &sequence.pages.pages()[..KvPages::pages_for(position)];
+        Snapshot {
+            tokens: (0..position).map(|p| sequence.token(p)).collect(),
+            slot: self.backend.snapshot_slot(sequence.slot.index() as usize),
+            pages: pages.iter().map(|&page| self.backend.snapshot_page(page as usize)).collect(),
+        }
+    }
+
+    /// Starts a sequence from a snapshot, if the snapshot is a true beginning of its prompt: at least
+    /// one token must be left to run, or there would be no logits to sample from.
+    fn restore(&mut self, sequence: &mut Sequence, snapshot: &Snapshot) -> Result<(), EngineError> {
+        let prompt = &sequence.request.prompt;
+        if snapshot.tokens.len() >= prompt.len() || !prompt.starts_with(&snapshot.tokens) {
+            return Ok(());
+        }
+        self.backend.restore_slot(sequence.slot.index() as usize, &snapshot.slot)?;
+        for (&page, bytes) in sequence.pages.pages().iter().zip(&snapshot.pages) {
+            self.backend.restore_page(page as usize, bytes)?;
+        }
+        sequence.slot.restored_at(snapshot.tokens.len());
+        Ok(())
+    }
+
+    /// Takes back the last `tokens` generated tokens of a running sequence.
+    pub fn rollback(&mut self, id: SequenceId, tokens: usize) -> Result<(), EngineError> {
+        let depth = self.config.rollback;
+        let sequence = self.running.iter_mut().find(|s| s.id == id).ok_or(EngineError::UnknownSequence)?;
+        // The newest token has been chosen but has not run: taking it back moves no cursor.
+        let keep = sequence.generated.len().checked_sub(tokens).ok_or(EngineError::Rollback { tokens })?;
+        let length = sequence.request.prompt.len() + keep;
+        // One token must be pending, so that the next step has logits to sample from.
+        let ran = sequence.slot.position().saturating_sub(length.saturating_sub(1));
+        if !sequence.slot.rollback(ran, depth) {
+            return Err(EngineError::Rollback { tokens });
+        }
+        sequence.generated.truncate(keep);
+        Ok(())
+    }
+
+    /// Runs one step of a program for the scorer.
+    pub(crate) fn run(&mut self, program: ProgramId, step: &StepInputs) -> Result<(), EngineError> {
+        Ok(self.backend.run(program, step)?)
+    }
+}

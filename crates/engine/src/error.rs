@@ -1,0 +1,72 @@
+//! What can go wrong between a request and its tokens.
+
+use mambo_graph::GraphError;
+use mambo_kernel::BackendError;
+use mambo_plan::PlanError;
+
+/// An engine error; each names what does not fit and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The prompt has no tokens.
+    #[error("the prompt is empty; give at least one token")]
+    EmptyPrompt,
+    /// The prompt does not fit.
+    #[error(
+        "the prompt has {tokens} tokens but the context holds {context}; shorten it or raise --context (this model was trained on {trained})"
+    )]
+    PromptTooLong {
+        /// Tokens in the prompt.
+        tokens: usize,
+        /// Positions available.
+        context: usize,
+        /// The model's own length.
+        trained: usize,
+    },
+    /// A token id is outside the vocabulary.
+    #[error("token id {token} is outside the vocabulary of {vocab}")]
+    TokenOutOfRange {
+        /// The id.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// A sampling value makes no sense.
+    #[error("{0}")]
+    Sampling(String),
+    /// What the model needs is more than there is.
+    #[error(
+        "the model needs {need} of memory ({parts}) but {available} is available; use a smaller quantisation, a shorter --context or fewer sequences"
+    )]
+    DoesNotFit {
+        /// Total.
+        need: String,
+        /// The total taken apart.
+        parts: String,
+        /// What the machine has.
+        available: String,
+    },
+    /// A graph names a weight the checkpoint does not bind.
+    #[error("the model's graph needs weight `{0}`, which the checkpoint does not provide")]
+    MissingWeight(String),
+    /// Something asked for an MTP head the engine did not load.
+    #[error("the MTP head was not loaded; this model has none or it was not asked for")]
+    NoMtp,
+    /// A rollback that the slot cannot do.
+    #[error("cannot roll back {tokens} tokens; restore a snapshot instead")]
+    Rollback {
+        /// Tokens to take back.
+        tokens: usize,
+    },
+    /// A handle nobody holds.
+    #[error("no running sequence has that id; it has finished or was never submitted")]
+    UnknownSequence,
+    /// A pass broke the graph.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The plan could not be made.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The backend failed.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}

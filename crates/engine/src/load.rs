@@ -1,0 +1,253 @@
+//! From graphs and weights to an engine: passes, plans, memory check, weights into the backend.
+
+use std::collections::HashSet;
+
+use mambo_graph::Graph;
+use mambo_graph::passes::{PassContext, PassReport, run_passes};
+use mambo_kernel::{
+    Backend, CacheLayout, KvElem, PAGE_TOKENS, Phase, Program, ProgramId, Rollback, WeightSource,
+};
+use mambo_plan::{Kernels, LowerOptions, lower};
+use mambo_tensor::DType;
+
+use crate::error::EngineError;
+
+/// What an engine is set up for; one place for every knob.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    /// Sequences that may run at once.
+    pub max_sequences: usize,
+    /// Most tokens of one sequence, prompt and answer together.
+    pub context_tokens: usize,
+    /// Most tokens of one step; prompts are cut into chunks of this.
+    pub step_tokens: usize,
+    /// Element type of cached keys and values.
+    pub kv_elem: KvElem,
+    /// How far sequences roll back without a snapshot.
+    pub rollback: Rollback,
+    /// Memory that may be used, if known.
+    pub memory_bytes: Option<u64>,
+}
+
+/// Rows of a scoring step: every row's logits are wanted there, and a row of logits is large.
+pub const SCORE_TOKENS: usize = 64;
+
+/// The graphs of one model.
+#[derive(Clone, Copy)]
+pub struct ModelGraphs<'a> {
+    /// Tokens to logits.
+    pub trunk: &'a Graph,
+    /// The trunk with its hidden rows as an output, and the MTP head that reads them.
+    pub mtp: Option<(&'a Graph, &'a Graph)>,
+    /// Length the model was trained on.
+    pub trained_context: usize,
+    /// Size of the vocabulary.
+    pub vocab: usize,
+}
+
+/// Where weights come from, by canonical name.
+pub trait Weights {
+    /// The weight, or nothing if the checkpoint does not bind it.
+    fn weight(&self, name: &str) -> Option<Box<dyn WeightSource + '_>>;
+}
+
+/// How far loading has got, in bytes of the checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Bytes taken in.
+    pub done: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+/// The programs of a loaded model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Programs {
+    pub prefill: ProgramId,
+    pub decode: ProgramId,
+    pub score: ProgramId,
+    pub mtp: Option<ProgramId>,
+}
+
+/// Runs the passes and lowers one graph for one phase; `phase` decides which fusions are offered.
+pub fn plan(
+    graph: &Graph,
+    backend: &dyn Backend,
+    phase: Phase,
+    max_tokens: usize,
+    max_wanted: usize,
+    weight_type: &dyn Fn(&str) -> Option<DType>,
+) -> Result<Program, EngineError> {
+    let graph = optimise(graph, backend, phase, weight_type, &mut |_| {})?;
+    let options = LowerOptions { name: &graph.name, phase, max_tokens, max_wanted, weight_type };
+    Ok(lower(&graph, &Kernels::of(backend), &options)?)
+}
+
+/// The passes alone; `observer` sees the graph after each.
+pub fn optimise(
+    graph: &Graph,
+    backend: &dyn Backend,
+    phase: Phase,
+    weight_type: &dyn Fn(&str) -> Option<DType>,
+    observer: &mut dyn FnMut(PassReport),
+) -> Result<Graph, EngineError> {
+    let kernels = Kernels::of(backend);
+    let offers = |op: &mambo_kernel::Op| kernels.offers(op, phase, graph, weight_type);
+    Ok(run_passes(graph, &PassContext { phase, offers: &offers }, observer)?)
+}
+
+/// What a loaded model will take, before anything is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryNeed {
+    /// Weights, in their stored form.
+    pub weights: u64,
+    /// KV pages.
+    pub kv: u64,
+    /// Recurrent slots.
+    pub state: u64,
+    /// Activations.
+    pub arena: u64,
+}
+
+impl MemoryNeed {
+    /// The sum.
+    pub fn total(&self) -> u64 {
+        self.weights + self.kv + self.state + self.arena
+    }
+}
+
+/// The caches a model gets under a configuration.
+pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout {
+    let full = graphs.mtp.map_or(graphs.trunk, |(_, mtp)| mtp);
+    CacheLayout {
+        kv_layers: full.kv_layers.clone(),
+        kv_elem: config.kv_elem,
+        pages: config.max_sequences * config.context_tokens.div_ceil(PAGE_TOKENS),
+        state_layers: graphs.trunk.state_layers.clone(),
+        slots: config.max_sequences,
+        rollback: config.rollback,
+    }
+}
+
+/// A byte count for people.
+pub fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// Lowers the programs, checks that everything fits, loads weights, allocates caches.
+pub(crate) fn load(
+    backend: &mut dyn Backend,
+    graphs: &ModelGraphs,
+    weights: &dyn Weights,
+    config: &EngineConfig,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Programs, EngineError> {
+    let weight_type = |name: &str| weights.weight(name).map(|w| w.dtype());
+    let sequences = config.max_sequences;
+    let score_graph = graphs.mtp.map_or(graphs.trunk, |(with_hidden, _)| with_hidden);
+    let step = config.step_tokens.max(sequences);
+    let mut wanted = vec![
+        (graphs.trunk, Phase::Prefill, step, sequences),
+        (graphs.trunk, Phase::Decode, sequences, sequences),
+        (score_graph, Phase::Verify, SCORE_TOKENS, SCORE_TOKENS),
+    ];
+    wanted.extend(graphs.mtp.map(|(_, mtp)| (mtp, Phase::Verify, SCORE_TOKENS, SCORE_TOKENS)));
+    let mut programs = Vec::new();
+    for (graph, phase, tokens, rows) in wanted {
+        programs.push(plan(graph, backend, phase, tokens, rows, &weight_type)?);
+    }
+
+    let layout = cache_layout(graphs, config);
+    check_memory(&programs, &layout, weights, config)?;
+    load_weights(backend, &programs, weights, progress)?;
+    backend.create_caches(&layout)?;
+    let mut ids = programs.into_iter().map(|program| backend.compile(program));
+    let mut next = || ids.next().expect("one handle per program");
+    Ok(Programs {
+        prefill: next()?,
+        decode: next()?,
+        score: next()?,
+        mtp: graphs.mtp.map(|_| next()).transpose()?,
+    })
+}
+
+fn check_memory(
+    programs: &[Program],
+    layout: &CacheLayout,
+    weights: &dyn Weights,
+    config: &EngineConfig,
+) -> Result<(), EngineError> {
+    let need = MemoryNeed {
+        weights: weight_keys(programs)
+            .iter()
+            .filter_map(|(_, key, _)| source_bytes(weights, &key.name))
+            .sum(),
+        kv: layout.kv_bytes() as u64,
+        state: (layout.slot_bytes() * layout.slots) as u64,
+        arena: programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64,
+    };
+    match config.memory_bytes {
+        Some(available) if need.total() > available => Err(EngineError::DoesNotFit {
+            need: human_bytes(need.total()),
+            parts: format!(
+                "weights {}, KV cache {}, recurrent state {}, activations {}",
+                human_bytes(need.weights),
+                human_bytes(need.kv),
+                human_bytes(need.state),
+                human_bytes(need.arena)
+            ),
+            available: human_bytes(available),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Every weight once: the program and call that reads it first decides the kernel it is packed for.
+fn weight_keys(programs: &[Program]) -> Vec<(usize, mambo_kernel::WeightKey, usize)> {
+    let mut seen = HashSet::new();
+    let mut keys = Vec::new();
+    for (index, program) in programs.iter().enumerate() {
+        for call in &program.calls {
+            for &weight in &call.weights {
+                let key = &program.weights[weight];
+                if seen.insert(key.clone()) {
+                    keys.push((index, key.clone(), call.kernel));
+                }
+            }
+        }
+    }
+    keys
+}
+
+fn source_bytes(weights: &dyn Weights, name: &str) -> Option<u64> {
+    let source = weights.weight(name)?;
+    let cols = *source.shape().last()?;
+    let rows: usize = source.shape().iter().rev().skip(1).product();
+    source.dtype().row_bytes(cols).map(|bytes| (bytes * rows) as u64)
+}
+
+fn load_weights(
+    backend: &mut dyn Backend,
+    programs: &[Program],
+    weights: &dyn Weights,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), EngineError> {
+    let keys = weight_keys(programs);
+    let total = keys.iter().filter_map(|(_, key, _)| source_bytes(weights, &key.name)).sum();
+    let mut done = 0;
+    for (_, key, kernel) in keys {
+        progress(Progress { done, total });
+        let source = weights.weight(&key.name).ok_or_else(|| EngineError::MissingWeight(key.name.clone()))?;
+        backend.load_weight(&key, kernel, &*source)?;
+        done += source_bytes(weights, &key.name).unwrap_or(0);
+    }
+    progress(Progress { done: total, total });
+    Ok(())
+}

@@ -1,0 +1,26 @@
+//! A sequence's memory at one position, outside the pools: recurrent slot and KV pages together.
+//!
+//! Either without the other is useless for a hybrid model, so they are never apart.
+
+/// What a sequence remembers after its first `tokens`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The tokens that ran.
+    pub(crate) tokens: Vec<u32>,
+    /// The recurrent slot.
+    pub(crate) slot: Vec<f32>,
+    /// The KV pages that hold those tokens.
+    pub(crate) pages: Vec<Vec<u8>>,
+}
+
+impl Snapshot {
+    /// The tokens that ran.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.slot.len() * 4 + self.pages.iter().map(Vec::len).sum::<usize>()
+    }
+}
