@@ -2,11 +2,11 @@
 //!
 //! Every search also tries the plain choice (the largest value on the last code), so it never does worse.
 //! All values count alike: without knowing the activations, the error of a product is the error of the
-//! weights. Sums run in eight fixed lanes, so results do not depend on the machine.
+//! weights. Sums run in fixed lanes, so results do not depend on the machine.
 
 use half::f16;
 
-const LANES: usize = 8;
+const LANES: usize = 4;
 
 /// Coarse steps tried below and above the plain scale.
 const STEPS_BELOW: i32 = 5;
@@ -22,7 +22,10 @@ pub fn round(v: f32) -> f32 {
 /// The code of `value` among the whole numbers `lo..=hi` under the inverse scale `inv`.
 #[inline(always)]
 pub fn code(value: f32, inv: f32, lo: f32, hi: f32) -> f32 {
-    round((value * inv).max(lo).min(hi))
+    // Written as comparisons because these are single instructions; `max` and `min` care for NaN.
+    let scaled = value * inv;
+    let above = if scaled > lo { scaled } else { lo };
+    round(if above < hi { above } else { hi })
 }
 
 /// `1 / scale`, and 0 where that is no use: a zero scale stores zeros.
@@ -60,14 +63,13 @@ pub fn trial<const N: usize>(x: &[f32; N], scale: f32, min: f32, (lo, hi): (f32,
     let inv = inverse(scale);
     let (mut error, mut xq, mut qq, mut qs) = ([0f32; LANES], [0f32; LANES], [0f32; LANES], [0f32; LANES]);
     for chunk in x.as_chunks::<LANES>().0 {
-        for l in 0..LANES {
-            let q = code(chunk[l] + min, inv, lo, hi);
-            let e = chunk[l] - (scale * q - min);
-            error[l] += e * e;
-            xq[l] += chunk[l] * q;
-            qq[l] += q * q;
-            qs[l] += q;
-        }
+        // One short loop per sum: that is the form compilers turn into vector instructions.
+        let q = chunk.map(|v| code(v + min, inv, lo, hi));
+        let e: [f32; LANES] = std::array::from_fn(|l| chunk[l] - (scale * q[l] - min));
+        error = std::array::from_fn(|l| error[l] + e[l] * e[l]);
+        xq = std::array::from_fn(|l| xq[l] + chunk[l] * q[l]);
+        qq = std::array::from_fn(|l| qq[l] + q[l] * q[l]);
+        qs = std::array::from_fn(|l| qs[l] + q[l]);
     }
     let sum = |lanes: [f32; LANES]| lanes.iter().sum::<f32>();
     Sums { error: sum(error), xq: sum(xq), qq: sum(qq), q: sum(qs) }
