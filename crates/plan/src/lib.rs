@@ -1,1 +1,20 @@
-//! placeholder
+//! The plan stage: a graph and a backend's kernel rows become a `Program` over planned memory, and a
+//! text that says what it will do, what it must move and how fast it went.
+//!
+//! Only this crate knows both ops in a graph and kernel rows. It never sees a tensor's contents.
+
+mod cost;
+mod error;
+mod explain;
+mod kernels;
+mod lower;
+mod measured;
+mod memory;
+
+pub use cost::{CallCost, CostContext, call_cost, program_cost};
+pub use error::{NoKernel, PlanError};
+pub use explain::plan_text;
+pub use kernels::Kernels;
+pub use lower::{LowerOptions, lower};
+pub use measured::{LayerKind, Measured, layer_kinds};
+pub use memory::{Interval, MemoryPlan, plan_memory};

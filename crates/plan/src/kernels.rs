@@ -1,0 +1,74 @@
+//! A backend as planning sees it: a name and kernel rows, of which the first that accepts is taken.
+
+use mambo_graph::{Graph, Node};
+use mambo_kernel::{Backend, KernelRow, Op, OpKind, Phase, Site};
+use mambo_tensor::DType;
+
+/// The kernels on offer.
+#[derive(Clone, Copy)]
+pub struct Kernels<'a> {
+    /// Name of the backend.
+    pub backend: &'a str,
+    /// Its rows, best first within an op.
+    pub rows: &'a [KernelRow],
+}
+
+impl<'a> Kernels<'a> {
+    /// The kernels of a backend.
+    pub fn of(backend: &'a dyn Backend) -> Self {
+        Kernels { backend: backend.name(), rows: backend.kernels() }
+    }
+
+    /// The index of the first row that accepts a site.
+    pub fn choose(&self, site: &Site) -> Option<usize> {
+        self.rows.iter().position(|row| row.op == site.op.kind() && (row.accepts)(site))
+    }
+
+    /// Whether every place of `graph` that would become the fused `op` has a row for it.
+    ///
+    /// This is what a pass asks before it fuses: a fusion that fits some places only would turn the
+    /// others into errors.
+    pub fn offers(
+        &self,
+        op: &Op,
+        phase: Phase,
+        graph: &Graph,
+        weight_type: &dyn Fn(&str) -> Option<DType>,
+    ) -> bool {
+        let type_of = |node: &Node| -> Vec<DType> {
+            node.weights.iter().filter_map(|w| weight_type(&graph.weight(*w).name)).collect()
+        };
+        let accepts = |weight_types: &[DType], input_cols| {
+            self.choose(&Site { op, phase, weight_types, input_cols }).is_some()
+        };
+        if let Op::SsmStep { dims, .. } = op {
+            let layers = (0..graph.state_layers.len()).filter(|i| graph.state_layers[*i] == *dims);
+            return layers
+                .into_iter()
+                .all(|layer| accepts(&step_types(graph, layer, &type_of), dims.in_proj()));
+        }
+        let places = graph.nodes.iter().filter(|node| same_product(&node.op, op));
+        places.into_iter().all(|node| accepts(&type_of(node), graph.value_type(node.inputs[0]).cols))
+    }
+}
+
+/// Whether two ops differ in nothing but what is fused into them.
+fn same_product(a: &Op, b: &Op) -> bool {
+    match (a, b) {
+        (Op::Matmul { out: a, .. }, Op::Matmul { out: b, .. }) => a == b,
+        (Op::MoeMatmul { out: a, experts: e, .. }, Op::MoeMatmul { out: b, experts: f, .. }) => {
+            (a, e) == (b, f)
+        }
+        (Op::MoeCombine { top_k: a, .. }, Op::MoeCombine { top_k: b, .. }) => a == b,
+        _ => a == b,
+    }
+}
+
+/// Types of the weights of a mixer's parts in the port order of `ssm_step`.
+fn step_types(graph: &Graph, layer: usize, type_of: &dyn Fn(&Node) -> Vec<DType>) -> Vec<DType> {
+    let scan = graph.nodes.iter().find(|n| n.op.kind() == OpKind::SsmScan && n.cache == Some(layer));
+    let Some(scan) = scan else { return Vec::new() };
+    let producer = |port: usize| graph.nodes.iter().find(|n| n.outputs.contains(&scan.inputs[port]));
+    let norm = graph.nodes.iter().find(|n| n.inputs.first() == scan.outputs.first());
+    [producer(0), producer(1), Some(scan), norm].into_iter().flatten().flat_map(type_of).collect()
+}
