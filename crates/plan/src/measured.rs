@@ -113,14 +113,14 @@ impl Measured<'_> {
         let kernel = |i: usize| self.kernels.rows.get(calls[i].kernel).map_or("?", |row| &row.name);
         let label = calls.iter().map(|c| c.label.len()).max().unwrap_or(0).max(5);
         let width = (0..calls.len()).map(|i| kernel(i).len()).max().unwrap_or(0).max(6);
-        let mut text = format!("{:>4} {:label$} {:width$} {}\n", "#", "label", "kernel", NUMBER_HEAD);
+        let mut text = format!("{:4} {:label$} {:width$} {}\n", "#", "label", "kernel", NUMBER_HEAD);
         let total = self.total();
         for (i, call) in calls.iter().enumerate() {
             let numbers = self.numbers(self.seconds(i), self.cost(i), total.seconds);
-            let _ = writeln!(text, "{i:>4} {:label$} {:width$} {numbers}", call.label, kernel(i));
+            let _ = writeln!(text, "{i:<4} {:label$} {:width$} {numbers}", call.label, kernel(i));
         }
         let numbers = self.numbers(total.seconds, total.cost, total.seconds);
-        let _ = writeln!(text, "{:>4} {:label$} {:width$} {numbers}", "", "total", "");
+        let _ = writeln!(text, "{:4} {:label$} {:width$} {numbers}", "", "total", "");
         text
     }
 
