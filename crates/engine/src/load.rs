@@ -48,7 +48,7 @@ pub struct ModelGraphs<'a> {
 /// Where weights come from, by canonical name.
 pub trait Weights {
     /// The weight, or nothing if the checkpoint does not bind it.
-    fn weight(&self, name: &str) -> Option<Box<dyn WeightSource + '_>>;
+    fn weight(&self, name: &str) -> Option<&dyn WeightSource>;
 }
 
 /// How far loading has got, in bytes of the checkpoint.
@@ -245,7 +245,7 @@ fn load_weights(
     for (_, key, kernel) in keys {
         progress(Progress { done, total });
         let source = weights.weight(&key.name).ok_or_else(|| EngineError::MissingWeight(key.name.clone()))?;
-        backend.load_weight(&key, kernel, &*source)?;
+        backend.load_weight(&key, kernel, source)?;
         done += source_bytes(weights, &key.name).unwrap_or(0);
     }
     progress(Progress { done: total, total });
