@@ -1,0 +1,172 @@
+//! Every known model as text: its table, its numbers, its graphs. `UPDATE_EXPECT=1` rewrites the files.
+
+mod common;
+
+use std::fmt::Write;
+
+use common::{FIXTURES, fixture, models, read};
+use expect_test::expect_file;
+use mambo_checkpoint::parse_json;
+use mambo_graph::Graph;
+use mambo_model::{BuildOptions, ModelSpec, PRESETS, Preset};
+
+/// FNV-1a: short, stable, and enough to notice a change.
+fn digest(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn graphs(spec: &ModelSpec) -> Vec<Graph> {
+    let mut graphs = vec![spec.trunk_graph(BuildOptions { hidden: spec.mtp.is_some() }).unwrap()];
+    graphs.extend(spec.mtp.map(|_| spec.mtp_graph().unwrap()));
+    graphs
+}
+
+fn outline(spec: &ModelSpec) -> String {
+    let mut text = spec.to_string();
+    for graph in graphs(spec) {
+        let printed = graph.to_string();
+        let (nodes, weights, lines) = (graph.nodes.len(), graph.weights.len(), printed.lines().count());
+        let (name, digest) = (&graph.name, digest(&printed));
+        writeln!(text, "graph       {name}: {nodes} nodes, {weights} weights, {lines} lines, {digest:016x}")
+            .unwrap();
+    }
+    text
+}
+
+#[test]
+fn presets() {
+    for preset in PRESETS {
+        let text = format!("{}: {}\n{}", preset.name, preset.about, outline(&preset.spec().unwrap()));
+        expect_file![models().join(format!("{}.txt", preset.name))].assert_eq(&text);
+    }
+}
+
+#[test]
+fn fixtures() {
+    for name in FIXTURES {
+        let text = outline(&fixture(name));
+        expect_file![models().join(format!("fixtures/{name}.txt"))].assert_eq(&text);
+    }
+}
+
+#[test]
+fn small_graphs_in_full() {
+    for name in ["dense", "latent", "mtp", "odd"] {
+        let text: String = graphs(&fixture(name)).iter().map(Graph::to_string).collect();
+        expect_file![models().join(format!("fixtures/{name}.graph.txt"))].assert_eq(&text);
+    }
+}
+
+/// Parameters by the tables of the family's releases: total, trunk, active in thousandths of 1e9.
+#[test]
+fn published_numbers() {
+    let total = |name| Preset::named(name).unwrap().spec().unwrap().parameters();
+    assert_eq!(total("nano-4b").total, 3_973_556_832);
+    assert_eq!(total("nano-30b").total, 31_577_940_288);
+    assert_eq!(total("lightning").total, 32_913_266_240);
+    assert_eq!(total("super").trunk, 120_668_707_840);
+    assert_eq!(total("super").total, 123_611_033_088);
+    assert_eq!(total("nano-9b-v2").total, 8_888_227_328);
+    assert_eq!(total("nano-12b-v2").total, 12_310_001_152);
+    let rounded = |n: u64, unit: u64| (n + unit / 2) / unit;
+    let published = [
+        ("h-4b", 4_489, 1_000_000),
+        ("h-8b", 8_101, 1_000_000),
+        ("h-47b", 4_679, 10_000_000),
+        ("h-56b", 5_632, 10_000_000),
+        ("ultra", 56_052, 10_000_000),
+    ];
+    for (name, value, unit) in published {
+        assert_eq!(rounded(total(name).total, unit), value, "{name}");
+    }
+    assert_eq!(rounded(total("ultra").trunk, 10_000_000), 54_931);
+    let active = [
+        ("nano-9b-v2", 830),
+        ("nano-4b", 356),
+        ("nano-30b", 323),
+        ("super", 1223),
+        ("ultra", 5499),
+        ("nano-12b-v2", 1164),
+    ];
+    for (name, value) in active {
+        assert_eq!(rounded(total(name).active, 10_000_000), value, "{name}");
+    }
+}
+
+#[test]
+fn published_memory() {
+    // Bytes per token at 16 bits; tenths of a MiB per sequence.
+    let published = [
+        ("nano-9b-v2", 16_384, 1369),
+        ("nano-4b", 16_384, 799),
+        ("nano-30b", 6_144, 468),
+        ("super", 8_192, 1623),
+        ("ultra", 12_288, 3891),
+        ("nano-12b-v2", 24_576, 1420),
+    ];
+    for (name, kv, state) in published {
+        let spec = Preset::named(name).unwrap().spec().unwrap();
+        assert_eq!(spec.kv_bytes_per_token(2), kv, "{name}");
+        let tenths = spec.state_bytes_per_sequence(2) as f64 / f64::from(1 << 20) * 10.0;
+        // The table of the Mamba sizes rounds half a tenth either way.
+        assert!((tenths - f64::from(state)).abs() <= 0.6, "{name}: {tenths}");
+    }
+    assert_eq!(Preset::named("super").unwrap().spec().unwrap().mtp_kv_bytes_per_token(2), 1024);
+}
+
+#[test]
+fn published_tensor_counts() {
+    for (name, published) in [("nano-4b", 263), ("nano-30b", 6_243), ("lightning", 6_513), ("super", 42_683)]
+    {
+        let spec = Preset::named(name).unwrap().spec().unwrap();
+        let stored = |w: &mambo_model::Weight| if w.shape.len() == 3 { w.shape[0] } else { 1 };
+        assert_eq!(spec.weights().iter().map(stored).sum::<usize>(), published, "{name}");
+    }
+}
+
+#[test]
+fn weights_graphs_and_counts_agree() {
+    let presets = PRESETS.iter().map(|p| p.spec().unwrap());
+    for spec in presets.chain(FIXTURES.iter().map(|name| fixture(name))) {
+        let weights = spec.weights();
+        let elems: u64 = weights.iter().map(|w| w.shape.iter().product::<usize>() as u64).sum();
+        assert_eq!(elems, spec.parameters().total);
+        let mut declared: Vec<_> =
+            graphs(&spec).into_iter().flat_map(|g| g.weights).map(|w| (w.name, w.shape)).collect();
+        declared.sort();
+        declared.dedup();
+        let mut wanted: Vec<_> = weights.into_iter().map(|w| (w.name, w.shape)).collect();
+        wanted.sort();
+        assert_eq!(declared, wanted);
+    }
+}
+
+#[test]
+fn one_cache_layout_serves_both_graphs() {
+    let spec = fixture("tiny-hybrid");
+    let layers = spec.cache_layers();
+    let graphs = graphs(&spec);
+    assert_eq!(graphs[1].kv_layers, layers.kv_layers);
+    assert_eq!(graphs[0].kv_layers, layers.kv_layers[..2]);
+    assert_eq!(graphs[0].state_layers, layers.state_layers);
+    assert_eq!(layers.state_layers.len(), 6);
+}
+
+#[test]
+fn printed_graphs_parse_back() {
+    for name in FIXTURES {
+        for graph in graphs(&fixture(name)) {
+            let text = graph.to_string();
+            assert_eq!(text.parse::<Graph>().unwrap().to_string(), text, "{name}");
+        }
+    }
+}
+
+#[test]
+fn stop_tokens_are_the_union() {
+    let config = common::fixture_config("tiny-hybrid");
+    let generation = parse_json(&read("fixtures/tiny-hybrid.generation.json")).unwrap();
+    let spec = ModelSpec::from_config("config.json", &config, Some(&generation)).unwrap();
+    assert_eq!(spec.stop_tokens, [2, 11]);
+    assert_eq!((spec.bos, spec.context), (Some(1), Some(4096)));
+}
