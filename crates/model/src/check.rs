@@ -103,7 +103,7 @@ fn moe(m: &MoeSpec) -> Check {
 
 fn route(r: &RouteDims) -> Check {
     within("number of experts", r.experts, MAX_EXPERTS)?;
-    within("experts per token", r.top_k, MAX_EXPERTS)?;
+    within("number of experts per token", r.top_k, MAX_EXPERTS)?;
     within("number of router groups", r.groups, MAX_EXPERTS)?;
     within("router groups kept", r.top_groups, MAX_EXPERTS)?;
     if r.top_k > r.experts {

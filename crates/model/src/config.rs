@@ -141,7 +141,7 @@ fn unclamped(fields: &Fields) -> Result<(), ModelError> {
         false => Err(fields.bad(
             &field,
             format!(
-                "is {}, which would clamp dt; the family is trained without a clamp",
+                "is {}, which would clamp dt, and the family is trained without a clamp",
                 Value::from(limits)
             ),
             "remove the field or set it to [0.0, Infinity]",
@@ -248,6 +248,7 @@ fn moe(fields: &Fields) -> Result<MoeSpec, ModelError> {
 
 fn mtp(fields: &Fields) -> Result<Option<MtpSpec>, ModelError> {
     const COUNT: &[&str] = &["num_nextn_predict_layers"];
+    const FIELD: &str = "mtp_layers_block_type` or `mtp_hybrid_override_pattern";
     const REMEDY: &str = "set num_nextn_predict_layers to 0 to run the model without its MTP head";
     match fields.size(COUNT)?.unwrap_or(0) {
         0 => return Ok(None),
@@ -262,7 +263,7 @@ fn mtp(fields: &Fields) -> Result<Option<MtpSpec>, ModelError> {
         }
         Some(_) => {
             let problem = "is not attention then experts (`*E`), the only MTP head that is supported";
-            return Err(fields.bad(schedule::MTP.letters, problem, REMEDY));
+            return Err(fields.bad(FIELD, problem, REMEDY));
         }
     };
     let (attention, moe) = (attention(&attention_fields)?, moe(&moe_fields)?);

@@ -64,7 +64,8 @@ pub enum ModelError {
     },
     /// A tensor has other dimensions than the metadata says.
     #[error(
-        "{file}: tensor `{tensor}` has shape {got}, but `{weight}` needs {want}; the metadata and the tensors are of different models, take both from one release"
+        "{file}: tensor `{tensor}` has shape {got}, but `{weight}` needs {want}; \
+         the metadata and the tensors are of different models, take both from one release"
     )]
     WrongShape {
         /// File or folder searched.
@@ -80,7 +81,8 @@ pub enum ModelError {
     },
     /// Experts of one layer are stored in different element types.
     #[error(
-        "{file}: tensor `{other}` is {other_type} while `{first}` is {first_type}, and both are parts of `{weight}`; convert the experts of a layer to one type"
+        "{file}: tensor `{other}` is {other_type} while `{first}` is {first_type}, and both are \
+         parts of `{weight}`; convert the experts of a layer to one type"
     )]
     MixedTypes {
         /// File or folder searched.

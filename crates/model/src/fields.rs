@@ -73,7 +73,7 @@ impl<'a> Fields<'a> {
     pub fn as_size(&self, field: &str, value: &Value) -> Result<usize, ModelError> {
         // Some writers turn every number into a float.
         let whole = value.as_u64().or_else(|| match value.as_f64() {
-            Some(f) if f >= 0.0 && f.fract() == 0.0 && f < 9e15 => Some(f as u64),
+            Some(f) if f >= 0.0 && f.fract() == 0.0 && f <= u64::MAX as f64 => Some(f as u64),
             _ => None,
         });
         let size = whole.and_then(|n| usize::try_from(n).ok());

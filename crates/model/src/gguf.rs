@@ -39,7 +39,7 @@ impl ModelSpec {
         let reader = Reader { file, metadata, architecture, shape_of };
         let mut notes = Vec::new();
         let norm_eps = reader.epsilon(&mut notes)?;
-        let [vocab, hidden] = reader.want_shape("token_embd.weight")?;
+        let [vocab, hidden] = reader.want_shape(Place::Model, Part::Embed, 0)?;
         let (depth, has_mtp) = reader.depth(&mut notes)?;
         let layer = |index: usize| {
             let mixer = reader.mixer(index, hidden)?;
@@ -104,17 +104,23 @@ impl Reader<'_> {
     }
 
     /// The shape of a tensor that must be there with this many dimensions.
-    fn want_shape<const N: usize>(&self, name: &str) -> Result<[usize; N], ModelError> {
-        let Some(shape) = (self.shape_of)(name) else {
+    fn want_shape<const N: usize>(
+        &self,
+        place: Place,
+        part: Part,
+        block: usize,
+    ) -> Result<[usize; N], ModelError> {
+        let tensor = place.gguf(part, block);
+        let Some(shape) = (self.shape_of)(&tensor) else {
             return Err(ModelError::MissingTensor {
                 file: self.file.to_owned(),
-                tensor: name.to_owned(),
-                weight: "the model's sizes".to_owned(),
-                remedy: "open the file of the whole model, not a part of it, or convert it again".to_owned(),
+                tensor,
+                weight: place.canonical(part),
+                remedy: "open the file of the whole model, or convert it again".to_owned(),
             });
         };
         let rank = shape.len();
-        shape.try_into().map_err(|_| self.bad(name, format!("has {rank} dimensions, expected {N}")))
+        shape.try_into().map_err(|_| self.bad(&tensor, format!("has {rank} dimensions, expected {N}")))
     }
 
     fn epsilon(&self, notes: &mut Vec<String>) -> Result<f32, ModelError> {
@@ -161,33 +167,36 @@ impl Reader<'_> {
             self.attention(place, index).map(Mixer::Attention)
         } else if has(Part::Router) {
             self.moe(place, index, hidden).map(Mixer::Moe)
-        } else {
-            let [width, _] = self.want_shape(&place.gguf(Part::Up, index))?;
+        } else if has(Part::Up) {
+            let [width, _] = self.want_shape(place, Part::Up, index)?;
             Ok(Mixer::Mlp { width })
+        } else {
+            let problem =
+                "has none of ssm_in, attn_q, ffn_gate_inp and ffn_up, so what it computes is unknown";
+            Err(self.bad(&format!("blk.{index}"), problem.to_owned()))
         }
     }
 
     fn mamba2(&self, index: usize) -> Result<SsmDims, ModelError> {
-        let name = |part| Place::Layer(index).gguf(part, index);
-        let [heads] = self.want_shape(&name(Part::DtBias))?;
-        let [_, inner] = self.want_shape(&name(Part::OutProj))?;
-        let [conv_dim, taps] = self.want_shape(&name(Part::ConvWeight))?;
-        let groups = match (self.shape_of)(&name(Part::SsmNorm)).as_deref() {
+        let place = Place::Layer(index);
+        let [heads] = self.want_shape(place, Part::DtBias, index)?;
+        let [_, inner] = self.want_shape(place, Part::OutProj, index)?;
+        let [conv_dim, taps] = self.want_shape(place, Part::ConvWeight, index)?;
+        let groups = match self.shape(place, Part::SsmNorm, index).as_deref() {
             Some(&[groups, _]) => groups,
             _ => self.want_size("ssm.group_count")?,
         };
         let group_state = conv_dim.saturating_sub(inner) / 2;
-        let place = format!("blk.{index}");
         if heads == 0 || groups == 0 || inner % heads != 0 || group_state % groups != 0 {
             let sizes = format!("{inner} channels, {heads} heads, {conv_dim} convolved, {groups} groups");
-            return Err(self.bad(&place, format!("has sizes that do not divide: {sizes}")));
+            return Err(self.bad(&format!("blk.{index}"), format!("has sizes that do not divide: {sizes}")));
         }
         Ok(SsmDims { heads, head_dim: inner / heads, state: group_state / groups, groups, taps })
     }
 
     fn attention(&self, place: Place, index: usize) -> Result<AttentionDims, ModelError> {
-        let [q, _] = self.want_shape(&place.gguf(Part::Q, index))?;
-        let [kv, _] = self.want_shape(&place.gguf(Part::K, index))?;
+        let [q, _] = self.want_shape(place, Part::Q, index)?;
+        let [kv, _] = self.want_shape(place, Part::K, index)?;
         let head_dim = match self.size("attention.key_length")? {
             Some(head_dim) => head_dim,
             None => match self.size_at("attention.head_count", index)? {
@@ -205,15 +214,15 @@ impl Reader<'_> {
 
     fn moe(&self, place: Place, index: usize, hidden: usize) -> Result<MoeSpec, ModelError> {
         let name = |part| place.gguf(part, index);
-        let [experts, _] = self.want_shape(&name(Part::Router))?;
-        let [_, expert_width, io] = self.want_shape(&name(Part::ExpertsUp))?;
-        let has_latent = (self.shape_of)(&name(Part::LatentDown)).is_some();
+        let [experts, _] = self.want_shape(place, Part::Router, index)?;
+        let [_, expert_width, io] = self.want_shape(place, Part::ExpertsUp, index)?;
+        let has_latent = self.shape(place, Part::LatentDown, index).is_some();
         if io != hidden && !has_latent {
             let problem =
                 format!("reads {io} channels of {hidden}, but there is no `{}`", name(Part::LatentDown));
             return Err(self.bad(&name(Part::ExpertsUp), problem));
         }
-        let shared = (self.shape_of)(&name(Part::SharedUp)).and_then(|shape| shape.first().copied());
+        let shared = self.shape(place, Part::SharedUp, index).and_then(|shape| shape.first().copied());
         let top_k = self.size_at("expert_used_count", index)?;
         // Zero groups is how some converters say that there are none.
         let groups = |key| Ok::<_, ModelError>(self.size(key)?.unwrap_or(1).max(1));

@@ -54,11 +54,11 @@ pub(crate) fn read<'a>(fields: &Fields<'a>, keys: &Keys) -> Result<Option<Vec<En
     }
     if let Some((field, list)) = fields.list(keys.names)? {
         bounded(fields, &field, list.len())?;
-        let kind = |value: &Value| match value.as_str().and_then(named) {
+        let kind = |(index, value): (usize, &Value)| match value.as_str().and_then(named) {
             Some(kind) => Ok(plain(kind)),
-            None => Err(unknown(fields, &field, value)),
+            None => Err(unknown(fields, &format!("{field}[{index}]"), value)),
         };
-        return list.iter().map(kind).collect::<Result<_, _>>().map(Some);
+        return list.iter().enumerate().map(kind).collect::<Result<_, _>>().map(Some);
     }
     let Some(letters) = fields.text(&[keys.letters])? else { return Ok(None) };
     bounded(fields, keys.letters, letters.chars().count())?;

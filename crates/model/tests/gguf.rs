@@ -149,16 +149,16 @@ fn impossible_files_are_refused_in_a_sentence() {
         m.gguf: architecture `llama` is not supported; use a checkpoint of one of these: nemotron_h, nemotron_h_puzzle, nemotron_h_moe
         m.gguf: metadata key `general.architecture` is missing; convert the file again with a current converter
         m.gguf: `nemotron_h_moe.block_count` is 9000000, more than 1024; convert the model again with a current converter
-        m.gguf: tensor `blk.15.ffn_up.weight` is missing (it holds `the model's sizes`); open the file of the whole model, not a part of it, or convert it again
+        m.gguf: `blk.15` has none of ssm_in, attn_q, ffn_gate_inp and ffn_up, so what it computes is unknown; convert the model again with a current converter
         m.gguf: metadata key `nemotron_h_moe.block_count` is "many" of type string, but should be a whole number; convert the file again
         m.gguf: `nemotron_h_moe.nextn_predict_layers` is 3, but one MTP head is supported; convert the model again with a current converter
         m.gguf: layer 1 (moe): 99 experts per token, but only 16 experts; correct the metadata or take it from the model's original release
         m.gguf: `nemotron_h_moe.expert_used_count` has 2 values, none for block 3; convert the model again with a current converter
         m.gguf: `blk.5` has 256 query and 128 key channels, no multiples of the head size 7; convert the model again with a current converter
-        m.gguf: tensor `token_embd.weight` is missing (it holds `the model's sizes`); open the file of the whole model, not a part of it, or convert it again
+        m.gguf: tensor `token_embd.weight` is missing (it holds `embed`); open the file of the whole model, or convert it again
         m.gguf: `blk.0` is missing: this file holds no trunk, perhaps only an MTP head; convert the model again with a current converter
-        m.gguf: tensor `blk.3.ffn_up.weight` is missing (it holds `the model's sizes`); open the file of the whole model, not a part of it, or convert it again
-        m.gguf: tensor `blk.5.attn_k.weight` is missing (it holds `the model's sizes`); open the file of the whole model, not a part of it, or convert it again
+        m.gguf: `blk.3` has none of ssm_in, attn_q, ffn_gate_inp and ffn_up, so what it computes is unknown; convert the model again with a current converter
+        m.gguf: tensor `blk.5.attn_k.weight` is missing (it holds `layers.5.k`); open the file of the whole model, or convert it again
         m.gguf: `blk.0` has sizes that do not divide: 512 channels, 0 heads, 768 convolved, 2 groups; convert the model again with a current converter
         m.gguf: `blk.0` has sizes that do not divide: 512 channels, 8 heads, 768 convolved, 3 groups; convert the model again with a current converter
         m.gguf: `blk.1.ffn_up_exps.weight` reads 128 channels of 256, but there is no `blk.1.ffn_latent_down.weight`; convert the model again with a current converter

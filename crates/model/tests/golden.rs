@@ -108,8 +108,7 @@ fn published_memory() {
         let spec = Preset::named(name).unwrap().spec().unwrap();
         assert_eq!(spec.kv_bytes_per_token(2), kv, "{name}");
         let tenths = spec.state_bytes_per_sequence(2) as f64 / f64::from(1 << 20) * 10.0;
-        // The table of the Mamba sizes rounds half a tenth either way.
-        assert!((tenths - f64::from(state)).abs() <= 0.6, "{name}: {tenths}");
+        assert_eq!(tenths.round(), f64::from(state), "{name}");
     }
     assert_eq!(Preset::named("super").unwrap().spec().unwrap().mtp_kv_bytes_per_token(2), 1024);
 }

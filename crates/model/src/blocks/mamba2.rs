@@ -13,7 +13,7 @@ pub(crate) fn add(layer: &mut Layer, d: &SsmDims, x: ValueId, u: ValueId) -> Res
     let mut split = |start, len, part| layer.op(Op::Split { start, len }, part, &[projected], &[]);
     let z = split(0, inner, "z")?;
     let xbc = split(inner, conv, "xbc")?;
-    let dt = split(inner + conv, heads, "dt")?;
+    let dt = split(inner + conv, heads, "dt_raw")?;
 
     let weights = [layer.weight("conv_weight", &[conv, d.taps]), layer.weight("conv_bias", &[conv])];
     let label = layer.name("conv");

@@ -59,15 +59,15 @@ impl<'g> Layer<'g> {
         self.op(Op::Matmul { out, epilogue: Epilogue::None }, part, &[x], &[weight])
     }
 
-    /// `down(relu(up(x))²)` of two projections of these names.
+    /// `down(relu(up(x))²)` with these names of the two projections and of the square between them.
     pub fn relu2_mlp(
         &mut self,
-        [up, down]: [&str; 2],
+        [up, relu2, down]: [&str; 3],
         x: ValueId,
         width: usize,
     ) -> Result<ValueId, GraphError> {
         let up_rows = self.matmul(up, x, width)?;
-        let active = self.op(Op::Relu2, up, &[up_rows], &[])?;
+        let active = self.op(Op::Relu2, relu2, &[up_rows], &[])?;
         self.matmul(down, active, self.hidden)
     }
 

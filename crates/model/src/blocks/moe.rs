@@ -9,9 +9,9 @@ use crate::spec::MoeSpec;
 /// `(x + routed(u)) + shared(u)`: two sums, so that each can join the product before it.
 pub(crate) fn add(layer: &mut Layer, m: &MoeSpec, x: ValueId, u: ValueId) -> Result<ValueId, GraphError> {
     let routed = routed(layer, m, u)?;
-    let x = layer.add("add", x, routed)?;
+    let x = layer.add("routed_add", x, routed)?;
     let Some(width) = m.shared_width else { return Ok(x) };
-    let shared = layer.relu2_mlp(["shared_up", "shared_down"], u, width)?;
+    let shared = layer.relu2_mlp(["shared_up", "shared_relu2", "shared_down"], u, width)?;
     layer.add("shared_add", x, shared)
 }
 
@@ -26,7 +26,7 @@ fn routed(layer: &mut Layer, m: &MoeSpec, u: ValueId) -> Result<ValueId, GraphEr
 
     let h = if m.latent.is_some() { layer.matmul("latent_down", u, io)? } else { u };
     let up = expert_matmul(layer, m, "experts_up", [h, ids], m.expert_width)?;
-    let active = layer.op(Op::Relu2, "experts_up", &[up], &[])?;
+    let active = layer.op(Op::Relu2, "experts_relu2", &[up], &[])?;
     let down = expert_matmul(layer, m, "experts_down", [active, ids], io)?;
     let op = Op::MoeCombine { top_k, residual: false };
     let sum = layer.op(op, "combine", &[down, weights], &[])?;
