@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mambo_kernel::{Backend, PAGE_TOKENS, ProgramId, StepInputs};
+use mambo_kernel::{Backend, PAGE_TOKENS, ProgramId};
 
 use crate::batch::Batch;
 use crate::cache::{KvPages, StateSlots};
@@ -278,10 +278,5 @@ impl Engine {
         }
         sequence.generated.truncate(keep);
         Ok(())
-    }
-
-    /// Runs one step of a program for the scorer.
-    pub(crate) fn run(&mut self, program: ProgramId, step: &StepInputs) -> Result<(), EngineError> {
-        Ok(self.backend.run(program, step)?)
     }
 }

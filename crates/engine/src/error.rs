@@ -48,14 +48,21 @@ pub enum EngineError {
     /// A graph names a weight the checkpoint does not bind.
     #[error("the model's graph needs weight `{0}`, which the checkpoint does not provide")]
     MissingWeight(String),
-    /// Something asked for an MTP head the engine did not load.
-    #[error("the MTP head was not loaded; this model has none or it was not asked for")]
-    NoMtp,
     /// A rollback that the slot cannot do.
     #[error("cannot roll back {tokens} tokens; restore a snapshot instead")]
     Rollback {
         /// Tokens to take back.
         tokens: usize,
+    },
+    /// Nothing is free for a text to be scored.
+    #[error(
+        "{free_slots} sequences and {free_pages} cache pages are free, which is too few; load the engine for more"
+    )]
+    Busy {
+        /// Free recurrent slots.
+        free_slots: usize,
+        /// Free KV pages.
+        free_pages: usize,
     },
     /// A handle nobody holds.
     #[error("no running sequence has that id; it has finished or was never submitted")]

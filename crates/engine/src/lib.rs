@@ -20,6 +20,6 @@ pub use load::{
     optimise, plan,
 };
 pub use sample::{Choice, History, Logprobs, Sampler, SamplingParams, argmax};
-pub use score::ScoredRows;
+pub use score::{ScoreOptions, ScoredRows};
 pub use sequence::{FinishReason, Request, SequenceId};
 pub use snapshot::Snapshot;

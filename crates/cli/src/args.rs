@@ -1,0 +1,192 @@
+//! The command line: names, flags and help. Says what can be asked, does nothing.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use mambo_engine::SamplingParams;
+use mambo_kernel::KvElem;
+
+/// Runs hybrid language models (Mamba-2, attention, mixture of experts) on your own machine.
+#[derive(Parser)]
+#[command(name = "mambo", version, about, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Answer one prompt
+    Run(RunArgs),
+    /// Write the logits of every position of a token list
+    Logits(LogitsArgs),
+}
+
+/// Which model, and on what.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ModelArgs {
+    /// A folder, a .gguf file or a hub id already on this machine; the built-in model if left out
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Most tokens of a conversation, prompt and answer together
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<usize>,
+    /// Threads to use; all cores if left out
+    #[arg(short, long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Element type of cached keys and values
+    #[arg(long, value_enum, default_value_t = KvType::Auto)]
+    pub kv_type: KvType,
+    /// Most prompt tokens of one step
+    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    pub chunk: usize,
+}
+
+/// Element type of cached keys and values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum KvType {
+    /// f32 where the weights are f32, else f16
+    #[default]
+    Auto,
+    /// 32-bit floats
+    F32,
+    /// 16-bit floats
+    F16,
+}
+
+impl KvType {
+    /// The type for a model whose embedding is stored like this.
+    pub fn resolve(self, weights_are_f32: bool) -> KvElem {
+        match self {
+            KvType::F32 => KvElem::F32,
+            KvType::F16 => KvElem::F16,
+            KvType::Auto if weights_are_f32 => KvElem::F32,
+            KvType::Auto => KvElem::F16,
+        }
+    }
+}
+
+/// How tokens are chosen; what is left out comes from the model's generation config.
+#[derive(Args, Clone, Debug, Default)]
+pub struct SampleArgs {
+    /// 0 always takes the most likely token
+    #[arg(long, value_name = "T")]
+    pub temp: Option<f32>,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Keep the likeliest tokens that together reach this probability
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Drop tokens less likely than this share of the likeliest
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Penalty on tokens already in the text
+    #[arg(long, value_name = "X")]
+    pub repetition_penalty: Option<f32>,
+    /// Penalty on tokens already generated
+    #[arg(long, value_name = "X")]
+    pub presence_penalty: Option<f32>,
+    /// Penalty for each time a token was generated
+    #[arg(long, value_name = "X")]
+    pub frequency_penalty: Option<f32>,
+    /// Seed of the random choice; a new one each time if left out
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// Add X to the logit of token ID (repeatable)
+    #[arg(long, value_name = "ID=X", value_parser = parse_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Report log probabilities with this many alternatives (with --json)
+    #[arg(long, value_name = "N")]
+    pub logprobs: Option<usize>,
+}
+
+fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let parts =
+        text.split_once('=').and_then(|(id, x)| Some((id.trim().parse().ok()?, x.trim().parse().ok()?)));
+    parts.ok_or_else(|| format!("`{text}` is not TOKEN_ID=NUMBER, such as 42=-1.5"))
+}
+
+impl SampleArgs {
+    /// The flags over the model's own defaults.
+    pub fn over(&self, defaults: SamplingParams) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temp.unwrap_or(defaults.temperature),
+            top_k: self.top_k.unwrap_or(defaults.top_k),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            seed: self.seed.unwrap_or_else(clock_seed),
+            logit_bias: self.logit_bias.clone(),
+            logprobs: self.logprobs,
+        }
+    }
+}
+
+/// A seed from the clock, for answers that nobody asked to repeat.
+fn clock_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |d| d.as_nanos() as u64)
+}
+
+/// `mambo run`
+#[derive(Args)]
+pub struct RunArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The sampling.
+    #[command(flatten)]
+    pub sample: SampleArgs,
+    /// The question, or with --raw the text to continue; `-` reads it from standard input
+    #[arg(required = true)]
+    pub prompt: String,
+    /// Continue plain text, without the chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Most tokens to generate
+    #[arg(short = 'n', long = "tokens", value_name = "N")]
+    pub tokens: Option<usize>,
+    /// Answer without thinking first
+    #[arg(long)]
+    pub no_think: bool,
+    /// A system message
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// A JSON file with a list of tools to offer
+    #[arg(long, value_name = "FILE")]
+    pub tools: Option<PathBuf>,
+    /// Print one JSON object instead of streaming
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mambo logits`
+#[derive(Args)]
+pub struct LogitsArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Token ids, separated by commas
+    #[arg(long, value_delimiter = ',', required_unless_present = "ids_file")]
+    pub ids: Vec<u32>,
+    /// A file with token ids: text separated by commas or white space, or safetensors with `input_ids`
+    #[arg(long, value_name = "FILE", conflicts_with = "ids")]
+    pub ids_file: Option<PathBuf>,
+    /// Where to write `logits` (and `mtp_logits`) as safetensors
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Other sequences of made-up tokens to run in the same steps; the result must not change
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub beside: usize,
+    /// Run on the plain reference backend
+    #[arg(long)]
+    pub reference: bool,
+    /// Print a summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,35 @@
+//! Progress bars on standard error; nothing where nobody watches.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar that counts bytes, with speed and time left.
+pub struct ByteBar(ProgressBar);
+
+impl ByteBar {
+    /// A bar for something that takes `total` bytes.
+    pub fn new(what: &str, total: u64) -> Self {
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(Some(total), target);
+        let template = "{msg} {bar:32} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}";
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is valid"));
+        bar.set_message(what.to_owned());
+        ByteBar(bar)
+    }
+
+    /// Moves the bar.
+    pub fn at(&self, done: u64, total: u64) {
+        self.0.set_length(total);
+        self.0.set_position(done);
+    }
+
+    /// Takes the bar away.
+    pub fn done(self) {
+        self.0.finish_and_clear();
+    }
+}
