@@ -1,0 +1,97 @@
+//! Golden checkpoints, loaded into an engine on a chosen backend.
+
+use std::path::PathBuf;
+
+use mambo_checkpoint::Checkpoint;
+use mambo_cpu::{CpuBackend, CpuOptions, Isa};
+use mambo_engine::{Engine, EngineConfig, ModelGraphs, Weights};
+use mambo_kernel::{Backend, KvElem, ReferenceBackend, Rollback, WeightSource};
+use mambo_model::{BuildOptions, WeightTable, bind, describe};
+
+/// The golden checkpoints of the repository.
+pub const CASES: [&str; 9] =
+    ["dense", "latent", "long", "moe", "mtp", "new-style", "odd", "router-groups", "small-dt"];
+
+/// The folder of one golden checkpoint.
+pub fn folder(case: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/checkpoints").join(case)
+}
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug)]
+pub enum On {
+    /// The plain reference.
+    Reference,
+    /// The CPU backend with this instruction set and thread count.
+    Cpu(Isa, usize),
+}
+
+impl On {
+    /// The reference and every instruction set of this machine.
+    pub fn all() -> Vec<On> {
+        let mut all: Vec<On> = Isa::available().into_iter().map(|isa| On::Cpu(isa, 2)).collect();
+        all.push(On::Reference);
+        all
+    }
+
+    fn backend(self) -> Box<dyn Backend> {
+        match self {
+            On::Reference => Box::new(ReferenceBackend::new()),
+            On::Cpu(isa, threads) => {
+                Box::new(CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).expect("the machine has it"))
+            }
+        }
+    }
+}
+
+struct Bound<'c>(WeightTable<'c>);
+
+impl Weights for Bound<'_> {
+    fn weight(&self, name: &str) -> Option<&dyn WeightSource> {
+        self.0.get(name).map(|weight| weight as &dyn WeightSource)
+    }
+}
+
+/// Engine settings that a test varies.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Sequences at once.
+    pub sequences: usize,
+    /// Most tokens of one step.
+    pub step_tokens: usize,
+    /// Element type of the KV cache.
+    pub kv_elem: KvElem,
+    /// Depth of the recurrent slots.
+    pub rollback: Rollback,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup { sequences: 4, step_tokens: 512, kv_elem: KvElem::F32, rollback: Rollback::None }
+    }
+}
+
+/// Loads a golden checkpoint.
+pub fn load(case: &str, on: On, setup: Setup) -> Engine {
+    let checkpoint = Checkpoint::open(&folder(case)).expect("golden checkpoints open");
+    let spec = describe(&checkpoint).expect("golden checkpoints are described");
+    let weights = Bound(bind(&checkpoint, &spec).expect("golden checkpoints bind"));
+    let trunk = spec.trunk_graph(BuildOptions::default()).expect("a graph");
+    let with_hidden = spec.trunk_graph(BuildOptions { hidden: true }).expect("a graph");
+    let head = spec.mtp.map(|_| spec.mtp_graph().expect("a graph"));
+    let graphs = ModelGraphs {
+        trunk: &trunk,
+        mtp: head.as_ref().map(|head| (&with_hidden, head)),
+        trained_context: 1024,
+        vocab: spec.vocab,
+    };
+    let config = EngineConfig {
+        max_sequences: setup.sequences,
+        context_tokens: 1024,
+        step_tokens: setup.step_tokens,
+        kv_elem: setup.kv_elem,
+        rollback: setup.rollback,
+        memory_bytes: None,
+    };
+    Engine::load(on.backend(), &graphs, &weights, config, &mut |_| {}).expect("golden checkpoints load")
+}
