@@ -22,7 +22,10 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("engine", &["tensor", "kernel", "graph", "plan"]),
     ("text", &[]),
     ("testkit", &["tensor", "kernel"]),
-    ("cli", &["tensor", "checkpoint", "kernel", "graph", "model", "plan", "cpu", "engine", "text", "testkit"]),
+    (
+        "cli",
+        &["tensor", "checkpoint", "kernel", "graph", "model", "plan", "cpu", "engine", "text", "testkit"],
+    ),
 ];
 
 /// Where `unsafe` may stand.
@@ -43,7 +46,8 @@ pub fn findings(root: &Path) -> Result<Vec<String>> {
         check_source(path, text, &mut found);
     }
     kernels_have_rows(&sources, &mut found);
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", ".ci/run"] {
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", ".ci/run"]
+    {
         if !root.join(document).is_file() {
             found.push(format!("{document}: missing"));
         }
@@ -62,7 +66,8 @@ fn collect(root: &Path, folder: &Path, into: &mut BTreeMap<String, String>) -> R
         if path.is_dir() && name != "target" {
             collect(root, &path, into)?;
         } else if name.ends_with(".rs") {
-            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let text =
+                std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
             let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
             into.insert(relative, text);
         }
@@ -84,7 +89,8 @@ fn dependencies(root: &Path, found: &mut Vec<String>) -> Result<()> {
         // Tests may use more than the crate itself.
         let production = manifest.split("[dev-dependencies]").next().unwrap_or_default();
         for line in production.lines() {
-            let Some(used) = line.strip_prefix("mambo-").and_then(|rest| rest.split(['.', ' ']).next()) else {
+            let Some(used) = line.strip_prefix("mambo-").and_then(|rest| rest.split(['.', ' ']).next())
+            else {
                 continue;
             };
             if !allowed.contains(&used) {
@@ -128,7 +134,9 @@ fn check_source(path: &str, text: &str, found: &mut Vec<String>) {
             ("dbg!(", "no debugging leftovers"),
         ];
         for (word, rule) in forbidden {
-            if line.contains(word) && !here {
+            // The one file that reads the environment says so in its name.
+            let excused = here || (word == "env::var" && path == "crates/cli/src/environment.rs");
+            if line.contains(word) && !excused {
                 say(number, rule);
             }
         }
@@ -148,9 +156,10 @@ fn long_functions(text: &str) -> Vec<(usize, usize)> {
     for (start, line) in lines.iter().enumerate() {
         let body = line.trim_start();
         let indent = line.len() - body.len();
-        let is_function = ["fn ", "pub fn ", "pub(crate) fn ", "pub(super) fn ", "unsafe fn ", "pub unsafe fn "]
-            .iter()
-            .any(|head| body.starts_with(head));
+        let is_function =
+            ["fn ", "pub fn ", "pub(crate) fn ", "pub(super) fn ", "unsafe fn ", "pub unsafe fn "]
+                .iter()
+                .any(|head| body.starts_with(head));
         if !is_function {
             continue;
         }
