@@ -143,8 +143,12 @@ pub struct RunArgs {
     #[command(flatten)]
     pub sample: SampleArgs,
     /// The question, or with --raw the text to continue; `-` reads it from standard input
-    #[arg(required = true)]
-    pub prompt: String,
+    #[arg(required_unless_present = "messages")]
+    pub prompt: Option<String>,
+    /// A JSON file with a whole request: a list of messages, or an object with `messages` and perhaps
+    /// `tools` and `enable_thinking`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["raw", "system", "prompt"])]
+    pub messages: Option<PathBuf>,
     /// Continue plain text, without the chat template
     #[arg(long)]
     pub raw: bool,

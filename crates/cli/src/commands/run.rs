@@ -16,21 +16,16 @@ use crate::terminal::Screen;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
-    let prompt = read_prompt(&args.prompt)?;
+    let prompt = read_prompt(args.prompt.as_deref().unwrap_or_default())?;
+    let chat = chat_request(args, &prompt)?;
     let model = Model::open(&args.model)?;
     let tokenizer = model.tokenizer()?;
-    let tools = args.tools.as_deref().map(read_tools).transpose()?.unwrap_or_default();
+    let tools = chat.tools.clone();
     let (ids, style) = if args.raw {
         (tokenizer.encode(&prompt, true), OutputStyle::PLAIN)
     } else {
         let template = model.template(&tokenizer)?;
-        let mut messages = Vec::new();
-        messages.extend(args.system.as_ref().map(|text| json!({"role": "system", "content": text})));
-        messages.push(json!({"role": "user", "content": prompt}));
-        let mut request = ChatRequest::new(messages);
-        request.tools = tools.clone();
-        request.enable_thinking = args.no_think.then_some(false);
-        let text = template.render(&request)?;
+        let text = template.render(&chat)?;
         (tokenizer.encode(&text, false), OutputStyle::detect(template.source(), &text))
     };
     let interrupt = Interrupt::install()?;
@@ -85,13 +80,42 @@ fn read_prompt(prompt: &str) -> Result<String> {
     Ok(text)
 }
 
-/// A list of tools from a JSON file.
-pub fn read_tools(path: &Path) -> Result<Vec<Value>> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the tools in {}", path.display()))?;
-    match serde_json::from_str(&text) {
-        Ok(Value::Array(tools)) => Ok(tools),
-        Ok(_) => bail!("{} is not a JSON list of tools", path.display()),
-        Err(error) => bail!("{} is not JSON: {error}", path.display()),
+/// What the flags ask the chat template to render.
+fn chat_request(args: &RunArgs, prompt: &str) -> Result<ChatRequest> {
+    let given = args.messages.as_deref().map(read_json).transpose()?;
+    let mut request = match given {
+        None => {
+            let mut messages = Vec::new();
+            messages.extend(args.system.as_ref().map(|text| json!({"role": "system", "content": text})));
+            messages.push(json!({"role": "user", "content": prompt}));
+            ChatRequest::new(messages)
+        }
+        Some(Value::Array(messages)) => ChatRequest::new(messages),
+        Some(Value::Object(mut object)) => {
+            let mut list = |name: &str| match object.remove(name) {
+                Some(Value::Array(list)) => Ok(list),
+                None => Ok(Vec::new()),
+                Some(_) => bail!("`{name}` in the messages file is not a list"),
+            };
+            let (messages, tools) = (list("messages")?, list("tools")?);
+            let enable_thinking = object.get("enable_thinking").and_then(Value::as_bool);
+            ChatRequest { tools, enable_thinking, ..ChatRequest::new(messages) }
+        }
+        Some(_) => bail!("the messages file holds neither a list of messages nor an object with `messages`"),
+    };
+    if let Some(path) = &args.tools {
+        request.tools = match read_json(path)? {
+            Value::Array(tools) => tools,
+            _ => bail!("{} is not a JSON list of tools", path.display()),
+        };
     }
+    if args.no_think {
+        request.enable_thinking = Some(false);
+    }
+    Ok(request)
+}
+
+fn read_json(path: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
 }

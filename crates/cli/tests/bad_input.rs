@@ -1,0 +1,153 @@
+//! Bad input: one clear sentence with the remedy, exit code 1, no panic.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+fn fixture(case: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/checkpoints").join(case)
+}
+
+/// A copy of a golden checkpoint that a test may damage.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn of(case: &str, name: &str) -> Copy {
+        let folder = std::env::temp_dir().join(format!("mambo-bad-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            std::fs::copy(fixture(case).join(file), folder.join(file)).unwrap();
+        }
+        Copy(folder)
+    }
+
+    fn config(&self, change: impl Fn(&mut Value)) {
+        let path = self.0.join("config.json");
+        let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        change(&mut config);
+        std::fs::write(path, config.to_string()).unwrap();
+    }
+
+    /// Rewrites the header of the weights; its length may not change.
+    fn header(&self, from: &str, to: &str) {
+        assert_eq!(from.len(), to.len());
+        let path = self.0.join("model.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(from.len()).position(|w| w == from.as_bytes()).expect("the header holds it");
+        bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs `mambo logits` and returns its one sentence.
+fn refused(model: &Path, more: &[&str]) -> String {
+    let out = std::env::temp_dir().join(format!("mambo-bad-{}.safetensors", std::process::id()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
+    command.arg("logits").arg("-m").arg(model);
+    if !more.contains(&"--ids") {
+        command.args(["--ids", "1,2,3"]);
+    }
+    if !more.contains(&"-o") {
+        command.arg("-o").arg(out);
+    }
+    sentence(command.args(more))
+}
+
+fn sentence(command: &mut Command) -> String {
+    let output = command.output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(output.stdout.is_empty(), "nothing on standard output");
+    assert!(!text.contains("panicked") && !text.contains('\n') && text.starts_with("mambo: "), "{text}");
+    text
+}
+
+fn assert_names(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+}
+
+#[test]
+fn unknown_architecture() {
+    let copy = Copy::of("dense", "architecture");
+    copy.config(|c| {
+        c["model_type"] = json!("llama4");
+        c["architectures"] = json!(["Llama4ForCausalLM"]);
+    });
+    assert_names(&refused(&copy.0, &[]), &["Llama4ForCausalLM", "nemotron_h"]);
+}
+
+#[test]
+fn missing_tensor() {
+    let copy = Copy::of("dense", "tensor");
+    copy.header("backbone.layers.0.norm.weight", "backbone.layers.0.gone.weight");
+    assert_names(&refused(&copy.0, &[]), &["backbone.layers.0.norm.weight"]);
+}
+
+#[test]
+fn wrong_shape() {
+    let copy = Copy::of("dense", "shape");
+    copy.config(|c| c["intermediate_size"] = json!(161));
+    assert_names(&refused(&copy.0, &[]), &["up_proj.weight", "161"]);
+}
+
+#[test]
+fn prompt_longer_than_the_context() {
+    assert_names(&refused(&fixture("dense"), &["--context", "2"]), &["3 tokens", "2", "--context"]);
+}
+
+#[test]
+fn token_outside_the_vocabulary() {
+    assert_names(&refused(&fixture("dense"), &["--ids", "1,99999"]), &["99999", "vocabulary"]);
+}
+
+#[test]
+fn model_larger_than_memory() {
+    // A context this long wants a KV cache of terabytes.
+    let text = refused(&fixture("dense"), &["--context", "4000000000"]);
+    assert_names(&text, &["memory", "KV cache", "--context"]);
+}
+
+#[test]
+fn unwritable_output() {
+    assert_names(
+        &refused(&fixture("dense"), &["-o", "/nonexistent/folder/out.safetensors"]),
+        &["/nonexistent/folder"],
+    );
+}
+
+#[test]
+fn nothing_there() {
+    assert_names(&refused(Path::new("no-such-model"), &[]), &["no-such-model"]);
+    assert_names(&refused(Path::new("someone/some-model"), &[]), &["someone/some-model", "hub cache"]);
+}
+
+#[test]
+fn files_that_are_something_else() {
+    let copy = Copy::of("dense", "garbage");
+    std::fs::write(copy.0.join("model.safetensors"), b"not a tensor file").unwrap();
+    assert_names(&refused(&copy.0, &[]), &["model.safetensors"]);
+    let gguf = copy.0.join("broken.gguf");
+    std::fs::write(&gguf, b"GGUF\x03\x00\x00\x00").unwrap();
+    assert_names(&refused(&gguf, &[]), &["broken.gguf"]);
+}
+
+#[test]
+fn nonsense_flags() {
+    let model = fixture("dense");
+    assert_names(&refused(&model, &["--threads", "0"]), &["--threads"]);
+    assert_names(&refused(&model, &["--chunk", "0"]), &["--chunk"]);
+    assert_names(&refused(&model, &["--context", "0"]), &["--context"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
+    assert_names(&sentence(command.args(["run", "--top-p", "7", "hello"])), &["top_p", "7"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
+    assert_names(&sentence(command.args(["run", "--raw", ""])), &["prompt is empty"]);
+}
