@@ -1,1 +1,18 @@
-//! placeholder
+//! The CPU backend: SIMD kernels with run-time dispatch, a resident thread team, an executor.
+//!
+//! It knows programs of calls and the memory they run in; it must not know graphs, models or files.
+
+mod backend;
+mod bandwidth;
+mod cache;
+mod isa;
+mod kernels;
+mod memory;
+mod run;
+mod shared;
+mod simd;
+mod team;
+mod weights;
+
+pub use backend::{CpuBackend, CpuError, CpuOptions};
+pub use isa::Isa;

@@ -1,0 +1,240 @@
+//! The CPU as a [`Backend`]: owns the team, weights, caches, arena and compiled programs.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use mambo_kernel::{
+    Backend, BackendError, CacheLayout, CallTime, Elem, KernelRow, Place, Program, ProgramId, Q8_BLOCK,
+    StepInputs, WeightKey, WeightSource,
+};
+
+use crate::bandwidth;
+use crate::cache::Caches;
+use crate::isa::Isa;
+use crate::kernels::table::{self, Ports, Weight};
+use crate::memory::Buffer;
+use crate::run::{Bench, Compiled, Stage};
+use crate::team::{Meeting, Team};
+use crate::weights;
+
+/// How to set the backend up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads of the team; 0 takes all the machine offers.
+    pub threads: usize,
+    /// Instruction set; `None` takes the best one.
+    pub isa: Option<Isa>,
+}
+
+/// Why a backend could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CpuError {
+    /// The CPU lacks an instruction set that was asked for.
+    #[error("this CPU has no {isa}; it has {available}")]
+    MissingIsa {
+        /// What was asked for.
+        isa: Isa,
+        /// What there is.
+        available: String,
+    },
+    /// The system refused a thread.
+    #[error("cannot start a team of {threads} threads: {source}")]
+    Threads {
+        /// How many were wanted.
+        threads: usize,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Memory ran out.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+/// The CPU backend.
+pub struct CpuBackend {
+    name: String,
+    isa: Isa,
+    rows: Vec<KernelRow>,
+    team: Team,
+    meeting: Meeting,
+    bench: Bench,
+    weights: HashMap<WeightKey, Weight>,
+    weight_bytes: usize,
+    caches: Caches,
+    arena: Buffer<u8>,
+    programs: Vec<Compiled>,
+    profiling: bool,
+}
+
+impl CpuBackend {
+    /// Starts the team.
+    pub fn new(options: CpuOptions) -> Result<CpuBackend, CpuError> {
+        let isa = options.isa.unwrap_or_else(Isa::detect);
+        let available = Isa::available();
+        if !available.contains(&isa) {
+            let available = available.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ");
+            return Err(CpuError::MissingIsa { isa, available });
+        }
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let team = Team::new(threads).map_err(|source| CpuError::Threads { threads, source })?;
+        Ok(CpuBackend {
+            name: format!("cpu/{isa} x{threads}"),
+            isa,
+            rows: table::rows(isa),
+            meeting: team.meeting(),
+            team,
+            bench: Bench::new(),
+            weights: HashMap::new(),
+            weight_bytes: 0,
+            caches: Caches::empty()?,
+            arena: Buffer::zeroed(0, "arena")?,
+            programs: Vec::new(),
+            profiling: false,
+        })
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Threads of the team.
+    pub fn threads(&self) -> usize {
+        self.team.size()
+    }
+
+    /// GB/s at which the team reads `bytes` of memory in a plain loop: the floor under everything that
+    /// streams weights.
+    pub fn read_bandwidth(&mut self, bytes: usize) -> Result<f64, BackendError> {
+        bandwidth::read_bandwidth(&mut self.team, bytes)
+    }
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kernels(&self) -> &[KernelRow] {
+        &self.rows
+    }
+
+    fn load_weight(
+        &mut self,
+        key: &WeightKey,
+        _kernel: usize,
+        source: &dyn WeightSource,
+    ) -> Result<(), BackendError> {
+        if self.weights.contains_key(key) {
+            return Ok(());
+        }
+        let (weight, bytes) = weights::load(&mut self.team, &self.name, key, source)?;
+        self.weights.insert(key.clone(), weight);
+        self.weight_bytes += bytes;
+        Ok(())
+    }
+
+    fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError> {
+        self.caches = Caches::new(layout)?;
+        Ok(())
+    }
+
+    fn compile(&mut self, program: Program) -> Result<ProgramId, BackendError> {
+        let mut kernels = Vec::with_capacity(program.calls.len());
+        for call in &program.calls {
+            let mut ports = Ports { names: Vec::new(), weights: Vec::new() };
+            for &index in &call.weights {
+                let key = &program.weights[index];
+                let weight = self.weights.get(key).ok_or_else(|| BackendError::MissingWeight {
+                    program: program.name.clone(),
+                    name: key.name.clone(),
+                })?;
+                ports.names.push(&key.name);
+                ports.weights.push(weight.clone());
+            }
+            kernels.push(table::prepare(self.isa, call, &ports)?);
+        }
+        if program.arena_bytes > self.arena.len() {
+            self.arena = Buffer::zeroed(program.arena_bytes, "activations")?;
+        }
+        let compiled = Compiled::new(program, kernels);
+        self.bench.grow(self.team.size(), compiled.scratch())?;
+        self.programs.push(compiled);
+        Ok(ProgramId(self.programs.len() - 1))
+    }
+
+    fn program(&self, id: ProgramId) -> &Program {
+        &self.programs[id.0].program
+    }
+
+    fn run(&mut self, id: ProgramId, step: &StepInputs) -> Result<(), BackendError> {
+        let stage = Stage {
+            team: &mut self.team,
+            meeting: &self.meeting,
+            bench: &self.bench,
+            arena: &mut self.arena,
+            caches: &mut self.caches,
+            profiling: self.profiling,
+        };
+        self.programs[id.0].run(stage, step);
+        Ok(())
+    }
+
+    fn read_output(&mut self, id: ProgramId, output: usize, rows: Range<usize>, into: &mut Vec<f32>) {
+        let operand = self.programs[id.0].program.outputs[output].operand;
+        let Place::Arena(offset) = operand.place else { unreachable!("outputs live in the arena") };
+        let float = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+        for row in rows {
+            let bytes = &self.arena[offset + row * operand.stride_bytes..];
+            match operand.elem {
+                Elem::F32 | Elem::I32 => {
+                    into.extend(bytes[..operand.cols * 4].chunks_exact(4).map(float));
+                }
+                Elem::Q8 => into.extend((0..operand.cols).map(|i| {
+                    f32::from(bytes[i] as i8) * float(&bytes[operand.cols + i / Q8_BLOCK * 4..][..4])
+                })),
+            }
+        }
+    }
+
+    fn snapshot_slot(&self, slot: usize) -> Vec<f32> {
+        self.caches.snapshot_slot(slot)
+    }
+
+    fn restore_slot(&mut self, slot: usize, snapshot: &[f32]) -> Result<(), BackendError> {
+        self.caches.restore_slot(slot, snapshot)
+    }
+
+    fn snapshot_page(&self, page: usize) -> Vec<u8> {
+        self.caches.snapshot_page(page)
+    }
+
+    fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError> {
+        self.caches.restore_page(page, bytes)
+    }
+
+    fn poison_arena(&mut self) {
+        // All ones is a NaN in every float format.
+        self.arena.fill(0xff);
+    }
+
+    fn set_profiling(&mut self, on: bool) {
+        self.profiling = on;
+        if on {
+            for program in &mut self.programs {
+                program.times.fill(CallTime::default());
+            }
+        }
+    }
+
+    fn call_times(&self, id: ProgramId) -> Vec<CallTime> {
+        self.programs[id.0].times.clone()
+    }
+}

@@ -1,0 +1,45 @@
+//! The plain read loop that streaming kernels are measured against.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use mambo_kernel::BackendError;
+
+use crate::memory::Buffer;
+use crate::team::Team;
+
+/// Floats a member reads before it takes the next part.
+const PART: usize = 1 << 18;
+/// Passes over the memory; the fastest counts.
+const PASSES: usize = 4;
+
+/// Reads `bytes` of fresh memory with all members and returns GB/s.
+pub(crate) fn read_bandwidth(team: &mut Team, bytes: usize) -> Result<f64, BackendError> {
+    let len = (bytes / 4).next_multiple_of(PART).max(PART);
+    let mut data: Buffer<i32> = Buffer::zeroed(len, "measuring bandwidth")?;
+    // Untouched pages may all be the same zero page.
+    data.iter_mut().step_by(1024).for_each(|v| *v = 1);
+    let mut best = f64::INFINITY;
+    for _ in 0..PASSES {
+        let next = AtomicUsize::new(0);
+        let begin = Instant::now();
+        team.run(&|_| {
+            loop {
+                let part = next.fetch_add(1, Ordering::Relaxed);
+                if part >= len / PART {
+                    return;
+                }
+                let mut sums = [0i32; 64];
+                for chunk in data[part * PART..(part + 1) * PART].as_chunks::<64>().0 {
+                    for (sum, value) in sums.iter_mut().zip(chunk) {
+                        *sum = sum.wrapping_add(*value);
+                    }
+                }
+                black_box(sums);
+            }
+        });
+        best = best.min(begin.elapsed().as_secs_f64());
+    }
+    Ok(len as f64 * 4.0 / best / 1e9)
+}

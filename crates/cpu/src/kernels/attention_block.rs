@@ -1,0 +1,162 @@
+//! The arithmetic of one key block of attention: scores, online softmax, weighted values.
+//!
+//! Keys are `[channel][32 positions]`, values `[32 positions][channel]`, both widened to f32. A lane is a
+//! position in the scores and a channel in the output, so every sum is one lane's own and runs in
+//! ascending order. Queries are taken a few at a time only to share loads.
+
+use mambo_kernel::PAGE_TOKENS;
+
+use crate::simd::{LANES, Math, Simd, part, part_mut, vectors};
+
+/// Queries that share loads.
+pub(super) const SHARED: usize = 4;
+/// Vectors of positions in a key block.
+const KEY_VECTORS: usize = PAGE_TOKENS / LANES;
+
+/// What a query carries from block to block.
+#[derive(Clone, Copy)]
+pub(super) struct Running {
+    pub max: f32,
+    pub sum: f32,
+}
+
+impl Running {
+    pub const START: Running = Running { max: f32::NEG_INFINITY, sum: 0.0 };
+}
+
+/// A key block: widened keys and values.
+pub(super) struct Block<'a> {
+    pub keys: &'a [f32],
+    pub values: &'a [f32],
+    pub head_dim: usize,
+}
+
+impl Block<'_> {
+    /// Takes this block into `Q` queries. `queries` and `sums` are `[Q][head_dim]`, and the first `seen[i]`
+    /// positions are before or at query i's own.
+    #[inline(always)]
+    pub fn attend<S: Simd, const Q: usize>(
+        &self,
+        queries: &[f32],
+        seen: &[usize; Q],
+        running: &mut [Running],
+        sums: &mut [f32],
+    ) {
+        let mut scores = self.scores::<S, Q>(queries);
+        let mut shares = [[0.0; PAGE_TOKENS]; Q];
+        let mut kept = [0.0; Q];
+        for i in 0..Q {
+            kept[i] = soften::<S>(&mut scores[i], seen[i], &mut running[i], &mut shares[i]);
+        }
+        let common = *seen.iter().min().unwrap_or(&0);
+        let n = self.head_dim;
+        let mut c = 0;
+        while c + 4 * LANES <= n {
+            self.mix::<S, Q, 4>(c, common, seen, &kept, &shares, sums);
+            c += 4 * LANES;
+        }
+        while c < n {
+            self.mix::<S, Q, 1>(c, common, seen, &kept, &shares, sums);
+            c += LANES;
+        }
+    }
+
+    /// q·k of all positions.
+    #[inline(always)]
+    fn scores<S: Simd, const Q: usize>(&self, queries: &[f32]) -> [[S::F; KEY_VECTORS]; Q] {
+        let n = self.head_dim;
+        let mut scores = [[S::zero(); KEY_VECTORS]; Q];
+        let queries: [&[f32]; Q] = std::array::from_fn(|i| &queries[i * n..(i + 1) * n]);
+        for (c, keys) in self.keys.as_chunks::<PAGE_TOKENS>().0.iter().take(n).enumerate() {
+            for v in 0..KEY_VECTORS {
+                let key = S::load_part(part(keys, v));
+                for i in 0..Q {
+                    scores[i][v] = S::fma(key, S::splat(queries[i][c]), scores[i][v]);
+                }
+            }
+        }
+        scores
+    }
+
+    /// Scales the sums of some channels by `kept` and adds the values by their shares.
+    #[inline(always)]
+    fn mix<S: Simd, const Q: usize, const V: usize>(
+        &self,
+        c: usize,
+        common: usize,
+        seen: &[usize; Q],
+        kept: &[f32; Q],
+        shares: &[[f32; PAGE_TOKENS]; Q],
+        sums: &mut [f32],
+    ) {
+        let n = self.head_dim;
+        let width = n.min(c + V * LANES) - c;
+        let mut acc = [[S::zero(); V]; Q];
+        for i in 0..Q {
+            let sums = &sums[i * n + c..][..width];
+            for v in 0..V {
+                acc[i][v] = S::mul(S::splat(kept[i]), S::load_part(part(sums, v)));
+            }
+        }
+        for t in 0..common {
+            let values = &self.values[t * n + c..][..width];
+            for v in 0..V {
+                let value = S::load_part(part(values, v));
+                for i in 0..Q {
+                    acc[i][v] = S::fma(S::splat(shares[i][t]), value, acc[i][v]);
+                }
+            }
+        }
+        for i in 0..Q {
+            // Queries further on see more of the block.
+            for t in common..seen[i] {
+                let values = &self.values[t * n + c..][..width];
+                for v in 0..V {
+                    acc[i][v] = S::fma(S::splat(shares[i][t]), S::load_part(part(values, v)), acc[i][v]);
+                }
+            }
+            let sums = &mut sums[i * n + c..][..width];
+            for v in 0..V {
+                S::store_part(acc[i][v], part_mut(sums, v));
+            }
+        }
+    }
+}
+
+/// Updates maximum and sum with a block's scores, writes the shares, and returns the factor on what was
+/// summed before.
+#[inline(always)]
+fn soften<S: Simd>(
+    scores: &mut [S::F; KEY_VECTORS],
+    seen: usize,
+    running: &mut Running,
+    shares: &mut [f32; PAGE_TOKENS],
+) -> f32 {
+    let mut largest = S::splat(f32::NEG_INFINITY);
+    for v in 0..KEY_VECTORS {
+        let visible = seen.saturating_sub(v * LANES);
+        scores[v] = S::first(visible, scores[v], S::splat(f32::NEG_INFINITY));
+        largest = S::max(scores[v], largest);
+    }
+    let max = running.max.max(S::max_lane(largest));
+    let kept = S::exp1(running.max - max);
+    let mut total = S::zero();
+    for v in 0..KEY_VECTORS {
+        let share = S::exp(S::sub(scores[v], S::splat(max)));
+        let share = S::first(seen.saturating_sub(v * LANES), share, S::zero());
+        S::store_part(share, part_mut(shares, v));
+        total = S::add(total, share);
+    }
+    running.sum = running.sum * kept + S::sum(total);
+    running.max = max;
+    kept
+}
+
+/// Divides the sums by the softmax's total.
+#[inline(always)]
+pub(super) fn finish<S: Simd>(sums: &[f32], total: f32, out: &mut [f32]) {
+    let total = S::splat(total);
+    for i in 0..vectors(sums.len()) {
+        S::store_part(S::div(S::load_part(part(sums, i)), total), part_mut(out, i));
+    }
+}

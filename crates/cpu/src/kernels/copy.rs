@@ -1,0 +1,45 @@
+//! `concat` and `gather_rows`: rows copied to another place. An item is an output row.
+#![allow(unsafe_code)]
+
+use mambo_kernel::Operand;
+
+use super::{Cx, Scratch, Work};
+use crate::simd::Simd;
+
+pub(crate) struct Concat {
+    pub a: Operand,
+    pub b: Operand,
+    pub out: Operand,
+}
+
+impl Work for Concat {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
+        let (a, b, out) = (cx.view(&self.a), cx.view(&self.b), cx.view(&self.out));
+        while let Some(row) = cx.next(0, a.rows()) {
+            // SAFETY: a row belongs to one item.
+            let out = unsafe { out.cols_mut(row, 0..a.cols() + b.cols()) };
+            let (left, right) = out.split_at_mut(a.cols());
+            left.copy_from_slice(a.row(row));
+            right.copy_from_slice(b.row(row));
+        }
+    }
+}
+
+pub(crate) struct GatherRows {
+    pub x: Operand,
+    pub wanted: Operand,
+    pub out: Operand,
+}
+
+impl Work for GatherRows {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
+        let (x, wanted, out) = (cx.view(&self.x), cx.view(&self.wanted), cx.view(&self.out));
+        while let Some(row) = cx.next(0, wanted.rows()) {
+            let from = wanted.index_row(row)[0] as usize;
+            // SAFETY: a row belongs to one item.
+            unsafe { out.cols_mut(row, 0..x.cols()) }.copy_from_slice(x.row(from));
+        }
+    }
+}

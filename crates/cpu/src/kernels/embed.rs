@@ -1,0 +1,42 @@
+//! `embed`: rows of a table by token id, decoded from their stored form. An item is a row.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use mambo_kernel::Operand;
+use mambo_tensor::{DType, decode_row};
+
+use super::{Cx, Scratch, Work};
+use crate::memory::Buffer;
+use crate::simd::Simd;
+
+/// A table as it is stored.
+pub(crate) struct Table {
+    pub dtype: DType,
+    pub rows: usize,
+    pub cols: usize,
+    pub row_bytes: usize,
+    pub data: Buffer<u8>,
+}
+
+pub(crate) struct Embed {
+    pub ids: Operand,
+    pub out: Operand,
+    pub table: Arc<Table>,
+}
+
+impl Work for Embed {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
+        let (ids, out) = (cx.view(&self.ids), cx.view(&self.out));
+        let table = &*self.table;
+        while let Some(row) = cx.next(0, ids.rows()) {
+            let id = ids.index_row(row)[0] as usize;
+            assert!(id < table.rows, "token id {id} is beyond the {} rows of the embedding", table.rows);
+            let bytes = &table.data[id * table.row_bytes..][..table.row_bytes];
+            // SAFETY: a row belongs to one item.
+            let out = unsafe { out.cols_mut(row, 0..table.cols) };
+            decode_row(table.dtype, bytes, out).expect("the table's rows were checked when it was loaded");
+        }
+    }
+}

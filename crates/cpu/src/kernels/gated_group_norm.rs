@@ -1,0 +1,57 @@
+//! `gated_group_norm`: `v = y·SiLU(z)`, then `rms_norm` of each group of channels, times a weight.
+//! An item is a group of a row; 12 bytes per value.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use mambo_kernel::Operand;
+
+use super::rms_norm::normalize;
+use super::{Cx, Scratch, ScratchNeed, Work};
+use crate::simd::{Math, Simd, part, part_mut, vectors};
+
+pub(crate) struct GatedGroupNorm {
+    pub y: Operand,
+    pub z: Operand,
+    pub out: Operand,
+    pub weight: Arc<Vec<f32>>,
+    pub groups: usize,
+    pub eps: f32,
+}
+
+/// Gates `y` in place and writes its norm.
+#[inline(always)]
+pub(super) fn gate_and_normalize<S: Simd>(
+    y: &mut [f32],
+    z: &[f32],
+    weight: &[f32],
+    eps: f32,
+    out: &mut [f32],
+) {
+    for i in 0..vectors(y.len()) {
+        let gated = S::mul(S::load_part(part(y, i)), S::silu(S::load_part(part(z, i))));
+        S::store_part(gated, part_mut(y, i));
+    }
+    normalize::<S>(y, weight, eps, out);
+}
+
+impl Work for GatedGroupNorm {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
+        let (y, z, out) = (cx.view(&self.y), cx.view(&self.z), cx.view(&self.out));
+        let size = y.cols() / self.groups;
+        let gated = &mut scratch.floats[..size];
+        while let Some(item) = cx.next(0, y.rows() * self.groups) {
+            let (row, group) = (item / self.groups, item % self.groups);
+            let cols = group * size..(group + 1) * size;
+            gated.copy_from_slice(&y.row(row)[cols.clone()]);
+            // SAFETY: a group of a row belongs to one item.
+            let out = unsafe { out.cols_mut(row, cols.clone()) };
+            gate_and_normalize::<S>(gated, &z.row(row)[cols.clone()], &self.weight[cols], self.eps, out);
+        }
+    }
+
+    fn scratch(&self, _: usize) -> ScratchNeed {
+        ScratchNeed { floats: self.y.cols / self.groups.max(1), words: 0 }
+    }
+}

@@ -1,0 +1,40 @@
+//! How a weight is held for multiplication: panels of sixteen output rows, a lane per row.
+//!
+//! Each stored type says how a row is packed into a lane of a panel, and how a panel is multiplied with
+//! a few activation rows. A lane's sum runs over the columns in one fixed order, whatever the blocking.
+
+use crate::shared::View;
+use crate::simd::Simd;
+
+/// Output rows of a panel.
+pub(crate) const PANEL_ROWS: usize = 16;
+
+/// One stored type.
+pub(crate) trait Format: Send + Sync + 'static {
+    /// An activation row in the form the product reads.
+    type Row<'a>: Copy;
+
+    /// Whole numbers prepared per block of 32 columns of an activation row.
+    const PREPARED: usize;
+
+    /// Bytes of a panel of `cols` columns, a multiple of 64.
+    fn panel_bytes(cols: usize) -> usize;
+
+    /// Packs one stored row into a lane of a zeroed panel.
+    fn pack(panel: &mut [u8], cols: usize, lane: usize, row: &[u8]);
+
+    /// Computes what [`Format::row`] wants beside the row itself.
+    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]);
+
+    /// A row of the input, with what was prepared for it.
+    fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Self::Row<'a>;
+
+    /// The products of a panel with `R` rows.
+    fn rows<S: Simd, const R: usize>(panel: &[u8], cols: usize, x: &[Self::Row<'_>; R]) -> [S::F; R];
+
+    /// The products of four panels with one row, for streams of weights that meet little work.
+    #[inline(always)]
+    fn four<S: Simd>(panels: [&[u8]; 4], cols: usize, x: Self::Row<'_>) -> [S::F; 4] {
+        panels.map(|panel| Self::rows::<S, 1>(panel, cols, &[x])[0])
+    }
+}

@@ -1,0 +1,264 @@
+//! `matmul`: `y[o] = Σ_i W[o,i]·x[i]` for every row, then the epilogue.
+//!
+//! An item of work is a group of panels times a block of rows. Inside, a panel stays in cache while the
+//! rows pass in groups that share each unpacked tile; with a single row the panels stream by. Bytes: the
+//! packed weight once per row block at most; FLOPs: 2 per weight and row.
+#![allow(unsafe_code)]
+
+mod format;
+mod pack;
+mod plain;
+mod q4_0;
+mod q4_k;
+mod q5_0;
+mod q6_k;
+mod q8_0;
+mod quant;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
+use mambo_kernel::{Elem, Epilogue, Operand};
+use mambo_tensor::DType;
+
+pub(crate) use format::{Format, PANEL_ROWS};
+pub(crate) use pack::Packed;
+use plain::{Bf16, F16, F32, PlainFormat};
+use q4_0::Q4_0;
+use q4_k::Q4K;
+use q5_0::Q5_0;
+use q6_k::Q6K;
+use q8_0::Q8_0;
+use quant::TILE;
+
+use super::{Cx, Kernel, Scratch, ScratchNeed, Work, bind};
+use crate::isa::Isa;
+use crate::shared::View;
+use crate::simd::{Math, Simd};
+
+/// Most rows of an item; whole groups of the largest register block.
+pub(super) const ROW_BLOCK: usize = 64;
+/// Bytes of activations an item may keep in cache.
+const ROW_BLOCK_BYTES: usize = 256 << 10;
+/// Bytes of weights an item streams when there are few rows.
+const STREAM_BYTES: usize = 256 << 10;
+/// Bytes of weights an item keeps in cache when there are many.
+const PANEL_BLOCK_BYTES: usize = 192 << 10;
+
+/// The stored types that can be multiplied, with the activations they read.
+pub(crate) const TYPES: [(DType, Elem); 8] = [
+    (DType::Q4_0, Elem::Q8),
+    (DType::Q5_0, Elem::Q8),
+    (DType::Q8_0, Elem::Q8),
+    (DType::Q4K, Elem::Q8),
+    (DType::Q6K, Elem::Q8),
+    (DType::BF16, Elem::F32),
+    (DType::F16, Elem::F32),
+    (DType::F32, Elem::F32),
+];
+
+/// Something to do with the format of a stored type.
+pub(super) trait WithFormat {
+    type Output;
+    fn run<F: Format>(self) -> Self::Output;
+}
+
+/// The one place that maps stored types to formats.
+pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Output> {
+    Some(match dtype {
+        DType::F32 => what.run::<PlainFormat<F32>>(),
+        DType::F16 => what.run::<PlainFormat<F16>>(),
+        DType::BF16 => what.run::<PlainFormat<Bf16>>(),
+        DType::Q4_0 => what.run::<Q4_0>(),
+        DType::Q5_0 => what.run::<Q5_0>(),
+        DType::Q8_0 => what.run::<Q8_0>(),
+        DType::Q4K => what.run::<Q4K>(),
+        DType::Q6K => what.run::<Q6K>(),
+        _ => return None,
+    })
+}
+
+/// A matmul call's parts.
+pub(crate) struct MatmulCall {
+    pub weight: Arc<Packed>,
+    pub x: Operand,
+    pub residual: Option<Operand>,
+    pub out: Operand,
+    pub epilogue: Epilogue,
+}
+
+struct Matmul<F> {
+    call: MatmulCall,
+    format: PhantomData<F>,
+}
+
+struct Bind(Isa, MatmulCall);
+
+impl WithFormat for Bind {
+    type Output = Box<dyn Kernel>;
+    fn run<F: Format>(self) -> Box<dyn Kernel> {
+        bind(self.0, Matmul::<F> { call: self.1, format: PhantomData })
+    }
+}
+
+/// Binds a call to the kernel of its weight's type.
+pub(crate) fn prepare(isa: Isa, call: MatmulCall) -> Box<dyn Kernel> {
+    with_format(call.weight.dtype(), Bind(isa, call)).expect("only supported types are packed")
+}
+
+impl<F: Format> Work for Matmul<F> {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
+        let call = &self.call;
+        let product = Product::<F> {
+            weight: &call.weight,
+            expert: 0,
+            x: cx.view(&call.x),
+            residual: call.residual.as_ref().map(|r| cx.view(r)),
+            out: cx.view(&call.out),
+            epilogue: call.epilogue,
+            format: PhantomData,
+        };
+        let rows = product.out.rows();
+        if rows == 0 {
+            return;
+        }
+        let row_block = row_block(call.weight.cols()).min(rows);
+        let row_blocks = rows.div_ceil(row_block);
+        let panels = call.weight.panels();
+        let group = panel_group(panels, call.weight.panel_bytes(), row_blocks, cx.members);
+        // Row blocks of one panel group follow each other: its weights come from memory once.
+        while let Some(item) = cx.next(0, panels.div_ceil(group) * row_blocks) {
+            let (group_index, block) = (item / row_blocks, item % row_blocks);
+            let range = group_index * group..panels.min((group_index + 1) * group);
+            let first = block * row_block;
+            let count = row_block.min(rows - first);
+            product.multiply::<S>(range, count, &mut scratch.words, |i| (first + i, first + i));
+        }
+    }
+
+    fn scratch(&self, max_tokens: usize) -> ScratchNeed {
+        ScratchNeed { floats: 0, words: prepared_words::<F>(self.call.weight.cols(), max_tokens) }
+    }
+}
+
+/// Rows of an item.
+pub(super) fn row_block(cols: usize) -> usize {
+    (ROW_BLOCK_BYTES / cols.max(1) / 8 * 8).clamp(8, ROW_BLOCK)
+}
+
+/// Whole numbers that hold what is prepared for the rows of an item.
+pub(super) fn prepared_words<F: Format>(cols: usize, max_rows: usize) -> usize {
+    row_block(cols).min(max_rows.max(1)) * cols.div_ceil(TILE) * F::PREPARED
+}
+
+/// Panels of an item: long streams, but enough items that no member waits long for another.
+pub(super) fn panel_group(panels: usize, panel_bytes: usize, row_blocks: usize, members: usize) -> usize {
+    let bytes = if row_blocks == 1 { STREAM_BYTES } else { PANEL_BLOCK_BYTES };
+    let fair = panels * row_blocks / (members * 6);
+    let group = (bytes / panel_bytes).min(fair).max(1);
+    if group > 4 { group / 4 * 4 } else { group }
+}
+
+/// One weight matrix against rows of the input.
+pub(super) struct Product<'a, F> {
+    pub weight: &'a Packed,
+    pub expert: usize,
+    pub x: View<'a>,
+    pub residual: Option<View<'a>>,
+    pub out: View<'a>,
+    pub epilogue: Epilogue,
+    pub format: PhantomData<F>,
+}
+
+impl<F: Format> Product<'_, F> {
+    /// Multiplies panels with `count` rows; `rows` gives the input and the output row of each.
+    #[inline(always)]
+    pub fn multiply<S: Simd>(
+        &self,
+        panels: Range<usize>,
+        count: usize,
+        words: &mut [i32],
+        rows: impl Fn(usize) -> (usize, usize),
+    ) {
+        let stride = self.weight.cols().div_ceil(TILE) * F::PREPARED;
+        for i in 0..count {
+            F::prepare::<S>(&self.x, rows(i).0, &mut words[i * stride..(i + 1) * stride]);
+        }
+        let words = &words[..count * stride];
+        if count == 1 {
+            return self.stream::<S>(panels, words, rows(0));
+        }
+        for panel in panels {
+            let mut first = 0;
+            while first < count {
+                let left = count - first;
+                first += if S::ROWS >= 8 && left >= 8 {
+                    self.block::<S, 8>(panel, first, words, &rows)
+                } else if left >= 4 {
+                    self.block::<S, 4>(panel, first, words, &rows)
+                } else if left >= 2 {
+                    self.block::<S, 2>(panel, first, words, &rows)
+                } else {
+                    self.block::<S, 1>(panel, first, words, &rows)
+                };
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn block<S: Simd, const R: usize>(
+        &self,
+        panel: usize,
+        first: usize,
+        words: &[i32],
+        rows: &impl Fn(usize) -> (usize, usize),
+    ) -> usize {
+        let cols = self.weight.cols();
+        let stride = cols.div_ceil(TILE) * F::PREPARED;
+        let x: [F::Row<'_>; R] = std::array::from_fn(|r| {
+            F::row(&self.x, rows(first + r).0, &words[(first + r) * stride..(first + r + 1) * stride])
+        });
+        let y = F::rows::<S, R>(self.weight.panel(self.expert, panel), cols, &x);
+        for r in 0..R {
+            self.store::<S>(panel, rows(first + r).1, y[r]);
+        }
+        R
+    }
+
+    /// One row: panels pass four at a time.
+    #[inline(always)]
+    fn stream<S: Simd>(&self, panels: Range<usize>, words: &[i32], (from, to): (usize, usize)) {
+        let cols = self.weight.cols();
+        let x = F::row(&self.x, from, words);
+        let mut panel = panels.start;
+        while panel + 4 <= panels.end {
+            let four = std::array::from_fn(|i| self.weight.panel(self.expert, panel + i));
+            let y = F::four::<S>(four, cols, x);
+            for (i, y) in y.into_iter().enumerate() {
+                self.store::<S>(panel + i, to, y);
+            }
+            panel += 4;
+        }
+        for panel in panel..panels.end {
+            let [y] = F::rows::<S, 1>(self.weight.panel(self.expert, panel), cols, &[x]);
+            self.store::<S>(panel, to, y);
+        }
+    }
+
+    #[inline(always)]
+    fn store<S: Simd>(&self, panel: usize, row: usize, y: S::F) {
+        let cols = panel * PANEL_ROWS..self.weight.out().min((panel + 1) * PANEL_ROWS);
+        let y = match self.epilogue {
+            Epilogue::None => y,
+            Epilogue::Relu2 => S::relu2(y),
+            Epilogue::Residual => match &self.residual {
+                Some(residual) => S::add(y, S::load_part(&residual.row(row)[cols.clone()])),
+                None => y,
+            },
+        };
+        // SAFETY: a panel and row belong to one item.
+        S::store_part(y, unsafe { self.out.cols_mut(row, cols) });
+    }
+}

@@ -1,0 +1,158 @@
+//! Packing a stored weight into panels while it streams in, with all members.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mambo_kernel::{BackendError, WeightSource};
+use mambo_tensor::DType;
+
+use super::format::{Format, PANEL_ROWS};
+use super::{WithFormat, with_format};
+use crate::memory::Buffer;
+use crate::shared::Shared;
+use crate::team::Team;
+
+/// A weight in panels: `[expert][panel]`, the last panel of an expert filled up with zeros.
+pub(crate) struct Packed {
+    dtype: DType,
+    experts: usize,
+    out: usize,
+    cols: usize,
+    panel_bytes: usize,
+    data: Buffer<u8>,
+}
+
+struct PanelBytes(usize);
+
+impl WithFormat for PanelBytes {
+    type Output = usize;
+    fn run<F: Format>(self) -> usize {
+        F::panel_bytes(self.0)
+    }
+}
+
+impl Packed {
+    /// Packs `[experts, out, cols]`; the caller has checked type and shape.
+    pub fn load(
+        team: &mut Team,
+        name: &str,
+        source: &dyn WeightSource,
+        [experts, out, cols]: [usize; 3],
+    ) -> Result<Packed, BackendError> {
+        let dtype = source.dtype();
+        let problem = |problem: &str| BackendError::WeightShape {
+            name: name.to_string(),
+            shape: format!("[{experts}, {out}, {cols}]"),
+            problem: problem.to_string(),
+        };
+        let row_bytes = dtype.row_bytes(cols).ok_or_else(|| problem("whose rows are not whole blocks"))?;
+        let panel_bytes =
+            with_format(dtype, PanelBytes(cols)).ok_or_else(|| problem("of a type without panels"))?;
+        let bytes = [experts, out.div_ceil(PANEL_ROWS), panel_bytes]
+            .into_iter()
+            .try_fold(1usize, usize::checked_mul)
+            .ok_or_else(|| problem("which is too large"))?;
+        let data = Buffer::zeroed(bytes, &format!("weight `{name}`"))?;
+        let mut packed = Packed { dtype, experts, out, cols, panel_bytes, data };
+        let mut first_row = 0;
+        for part in 0..source.part_count() {
+            let stored = source.part(part);
+            let rows = stored.len() / row_bytes.max(1);
+            if rows * row_bytes != stored.len() || first_row + rows > experts * out {
+                return Err(problem("whose stored bytes are of another size"));
+            }
+            packed.pack_rows(team, first_row, rows, row_bytes, &stored);
+            first_row += rows;
+            drop(stored);
+            source.release(part);
+        }
+        if first_row != experts * out {
+            return Err(problem("of which rows are missing"));
+        }
+        Ok(packed)
+    }
+
+    /// Packs consecutive rows, panel by panel.
+    fn pack_rows(&mut self, team: &mut Team, first_row: usize, rows: usize, row_bytes: usize, stored: &[u8]) {
+        if rows == 0 {
+            return;
+        }
+        let (out, panels, panel_bytes) = (self.out, self.panels(), self.panel_bytes);
+        let panel_of = |row: usize| row / out * panels + row % out / PANEL_ROWS;
+        let (first_panel, last_panel) = (panel_of(first_row), panel_of(first_row + rows - 1));
+        let (dtype, cols) = (self.dtype, self.cols);
+        let data = Shared::new(&mut self.data);
+        let next = AtomicUsize::new(first_panel);
+        team.run(&|_| {
+            loop {
+                let panel = next.fetch_add(1, Ordering::Relaxed);
+                if panel > last_panel {
+                    return;
+                }
+                let start = panel / panels * out + panel % panels * PANEL_ROWS;
+                let end = (start + PANEL_ROWS).min((panel / panels + 1) * out);
+                // SAFETY: the counter gives each panel to one member.
+                let bytes = unsafe { data.write(panel * panel_bytes..(panel + 1) * panel_bytes) };
+                for row in start.max(first_row)..end.min(first_row + rows) {
+                    let stored = &stored[(row - first_row) * row_bytes..][..row_bytes];
+                    with_format(dtype, PackRow { panel: bytes, cols, lane: row - start, stored });
+                }
+            }
+        });
+    }
+
+    /// The stored type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Matrices in the weight.
+    pub fn experts(&self) -> usize {
+        self.experts
+    }
+
+    /// Output rows of a matrix.
+    pub fn out(&self) -> usize {
+        self.out
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Panels of a matrix.
+    pub fn panels(&self) -> usize {
+        self.out.div_ceil(PANEL_ROWS)
+    }
+
+    /// Bytes of a panel.
+    pub fn panel_bytes(&self) -> usize {
+        self.panel_bytes
+    }
+
+    /// Bytes of the whole weight.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    /// One panel of one matrix.
+    #[inline(always)]
+    pub fn panel(&self, expert: usize, panel: usize) -> &[u8] {
+        &self.data[(expert * self.panels() + panel) * self.panel_bytes..][..self.panel_bytes]
+    }
+}
+
+struct PackRow<'a> {
+    panel: &'a mut [u8],
+    cols: usize,
+    lane: usize,
+    stored: &'a [u8],
+}
+
+impl WithFormat for PackRow<'_> {
+    type Output = ();
+    fn run<F: Format>(self) {
+        F::pack(self.panel, self.cols, self.lane, self.stored);
+    }
+}

@@ -1,0 +1,90 @@
+//! `q4_k` weights: `d·scale·code − dmin·min`, scale and min per 32 columns, d and dmin per 256.
+//!
+//! Panel: nibble planes `[tile][256]`, `[tile][scale u8 x 16, min u8 x 16]`, then f16
+//! `[super-block][d x 16, dmin x 16]`; 148 bytes per row and 256 columns (stored: 144). The minima meet
+//! the sum of the activations: `acc = fma(−dmin·min, scale_x·Σ codes_x, acc)`.
+
+use super::format::Format;
+use super::quant::{Q8Row, TILE, dot, float, nibbles, pack_nibbles, q8_row, split};
+use crate::shared::View;
+use crate::simd::Simd;
+
+pub(crate) struct Q4K;
+
+const BLOCK_BYTES: usize = 144;
+/// Tiles of a super-block.
+const TILES: usize = 8;
+
+/// Scale and minimum of sub-block `j` from their twelve packed bytes.
+fn scale_and_min(packed: &[u8], j: usize) -> (u8, u8) {
+    if j < 4 {
+        return (packed[j] & 63, packed[j + 4] & 63);
+    }
+    let scale = packed[j + 4] & 15 | packed[j - 4] >> 6 << 4;
+    let min = packed[j + 4] >> 4 | packed[j] >> 6 << 4;
+    (scale, min)
+}
+
+impl Format for Q4K {
+    type Row<'a> = Q8Row<'a>;
+
+    const PREPARED: usize = 1;
+
+    fn panel_bytes(cols: usize) -> usize {
+        (cols / TILE * 288 + cols / (TILES * TILE) * 64).next_multiple_of(64)
+    }
+
+    fn pack(panel: &mut [u8], cols: usize, lane: usize, row: &[u8]) {
+        let tiles = cols / TILE;
+        let (codes, rest) = panel.split_at_mut(tiles * 256);
+        let (subs, supers) = rest.split_at_mut(tiles * 32);
+        for (i, block) in row.as_chunks::<BLOCK_BYTES>().0.iter().enumerate() {
+            supers[i * 64 + 2 * lane..][..2].copy_from_slice(&block[..2]);
+            supers[i * 64 + 32 + 2 * lane..][..2].copy_from_slice(&block[2..4]);
+            for j in 0..TILES {
+                let t = i * TILES + j;
+                let (scale, min) = scale_and_min(&block[4..16], j);
+                subs[t * 32 + lane] = scale;
+                subs[t * 32 + 16 + lane] = min;
+                let qs = &block[16 + j / 2 * 32..][..32];
+                pack_nibbles(&mut codes[t * 256..][..256], lane, |k| qs[k] >> (j % 2 * 4) & 15);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
+        let (_, scales, sums) = split(x.q8_row(row), x.cols());
+        for ((out, scale), sum) in prepared.iter_mut().zip(scales).zip(sums) {
+            *out = (float(scale) * i32::from_le_bytes(*sum) as f32).to_bits() as i32;
+        }
+    }
+
+    #[inline(always)]
+    fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
+        q8_row(x, row, prepared)
+    }
+
+    #[inline(always)]
+    fn rows<S: Simd, const R: usize>(panel: &[u8], cols: usize, x: &[Q8Row; R]) -> [S::F; R] {
+        let tiles = cols / TILE;
+        let (codes, rest) = panel.split_at(tiles * 256);
+        let (subs, supers) = rest.split_at(tiles * 32);
+        let (codes, subs) = (codes.as_chunks::<256>().0, subs.as_chunks::<16>().0);
+        let supers = supers.as_chunks::<32>().0;
+        let mut acc = [S::zero(); R];
+        for t in 0..tiles {
+            let codes = nibbles::<S>(&codes[t]);
+            let scale = S::mul(S::load_f16(&supers[t / TILES * 2]), S::load_u8(&subs[2 * t]));
+            let min = S::mul(S::load_f16(&supers[t / TILES * 2 + 1]), S::load_u8(&subs[2 * t + 1]));
+            let min = S::sub(S::zero(), min);
+            for r in 0..R {
+                let sum = dot::<S, 0, 8>(S::isplat(0), &codes, &x[r].codes[t]);
+                let scale = S::mul(scale, S::splat(float(&x[r].scales[t])));
+                acc[r] = S::fma(scale, S::to_float(sum), acc[r]);
+                acc[r] = S::fma(min, S::splat(f32::from_bits(x[r].prepared[t] as u32)), acc[r]);
+            }
+        }
+        acc
+    }
+}

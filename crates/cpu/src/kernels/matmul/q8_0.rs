@@ -1,0 +1,69 @@
+//! `q8_0` weights: `d·code`, code signed.
+//!
+//! Panel: codes plus 128 `[tile][8 steps][64]`, then f16 scales `[tile][16 rows]`; 34 bytes per row and
+//! tile, as stored.
+
+use super::format::Format;
+use super::quant::{Q8Row, TILE, float, load, prepare_sums, q8_row};
+use crate::shared::View;
+use crate::simd::Simd;
+
+pub(crate) struct Q8_0;
+
+const BLOCK_BYTES: usize = 34;
+
+impl Format for Q8_0 {
+    type Row<'a> = Q8Row<'a>;
+
+    const PREPARED: usize = 1;
+
+    fn panel_bytes(cols: usize) -> usize {
+        (cols / TILE * 544).next_multiple_of(64)
+    }
+
+    fn pack(panel: &mut [u8], cols: usize, lane: usize, row: &[u8]) {
+        let (codes, scales) = panel.split_at_mut(cols / TILE * 512);
+        for (t, block) in row.as_chunks::<BLOCK_BYTES>().0.iter().enumerate() {
+            scales[t * 32 + 2 * lane..][..2].copy_from_slice(&block[..2]);
+            for (j, four) in block[2..].as_chunks::<4>().0.iter().enumerate() {
+                codes[t * 512 + 64 * j + 4 * lane..][..4].copy_from_slice(&four.map(|c| c ^ 0x80));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
+        prepare_sums(x, row, S::WIDE_ZERO, prepared);
+    }
+
+    #[inline(always)]
+    fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
+        q8_row(x, row, prepared)
+    }
+
+    #[inline(always)]
+    fn rows<S: Simd, const R: usize>(panel: &[u8], cols: usize, x: &[Q8Row; R]) -> [S::F; R] {
+        let tiles = cols / TILE;
+        let (codes, scales) = panel.split_at(tiles * 512);
+        let (codes, scales) = (codes.as_chunks::<512>().0, scales.as_chunks::<32>().0);
+        let mut acc = [S::zero(); R];
+        for t in 0..tiles {
+            let scale = S::load_f16(&scales[t]);
+            let mut sums = [S::isplat(0); R];
+            for r in 0..R {
+                sums[r] = S::isplat(x[r].prepared[t]);
+            }
+            for j in 0..8 {
+                let codes = load::<S>(&codes[t], j);
+                for r in 0..R {
+                    sums[r] = S::dot_wide(sums[r], codes, &x[r].codes[t].as_chunks::<4>().0[j]);
+                }
+            }
+            for r in 0..R {
+                let scale = S::mul(scale, S::splat(float(&x[r].scales[t])));
+                acc[r] = S::fma(scale, S::to_float(sums[r]), acc[r]);
+            }
+        }
+        acc
+    }
+}

@@ -1,0 +1,142 @@
+//! What a kernel is: work bound to a call's operands and weights, generic over the instruction set.
+//!
+//! A kernel's body is `#[inline(always)]` down to the last loop, so that all of it lands in the one
+//! function per instruction set that `isa.rs` holds. Items of work are handed out by a counter; which
+//! member does an item never changes what is computed.
+
+mod attention;
+mod attention_block;
+mod copy;
+mod embed;
+mod gated_group_norm;
+pub(crate) mod matmul;
+mod moe_combine;
+mod moe_matmul;
+mod moe_route;
+mod pointwise;
+mod quantize;
+mod rms_norm;
+mod ssm_conv;
+mod ssm_dt;
+mod ssm_head;
+mod ssm_scan;
+mod ssm_step;
+pub(crate) mod table;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mambo_kernel::{Operand, Place, StepInputs};
+
+use crate::cache::CacheViews;
+use crate::isa::Isa;
+use crate::memory::Buffer;
+use crate::shared::{Shared, View};
+use crate::simd::Simd;
+use crate::team::Meeting;
+
+/// What a member knows while it runs a call.
+pub(crate) struct Cx<'a> {
+    /// Members of the team.
+    pub members: usize,
+    /// The step's arrays.
+    pub step: &'a StepInputs<'a>,
+    /// Pages and slots.
+    pub caches: &'a CacheViews<'a>,
+    /// Activations.
+    pub arena: Shared<'a, u8>,
+    /// The team's barrier.
+    pub meeting: &'a Meeting,
+    /// Counters of the running call, one per phase.
+    pub counters: &'a [AtomicUsize; PHASES],
+}
+
+/// Phases with a counter of their own that a call may have.
+pub(crate) const PHASES: usize = 2;
+
+impl<'a> Cx<'a> {
+    /// The rows an operand has in this step.
+    pub fn view(&self, operand: &Operand) -> View<'a> {
+        let rows = operand.rows.count(self.step.token_ids.len(), self.step.wanted.len());
+        match operand.place {
+            Place::Arena(offset) => View::arena(&self.arena, offset, operand, rows),
+            Place::TokenIds => View::indices(self.step.token_ids),
+            Place::Wanted => View::indices(self.step.wanted),
+            Place::Hidden(offset) => View::given(self.step.hidden, offset, operand, rows),
+        }
+    }
+
+    /// Hands out items `0..count` of a phase, each to one member.
+    #[inline(always)]
+    pub fn next(&self, phase: usize, count: usize) -> Option<usize> {
+        let item = self.counters[phase].fetch_add(1, Ordering::Relaxed);
+        (item < count).then_some(item)
+    }
+
+    /// Waits for all members.
+    pub fn barrier(&self) {
+        self.meeting.barrier();
+    }
+}
+
+/// Working memory of one member, sized when programs are compiled.
+pub(crate) struct Scratch {
+    /// Floats.
+    pub floats: Buffer<f32>,
+    /// Whole numbers.
+    pub words: Buffer<i32>,
+}
+
+/// Working memory a kernel needs per member.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ScratchNeed {
+    /// Floats.
+    pub floats: usize,
+    /// Whole numbers.
+    pub words: usize,
+}
+
+impl ScratchNeed {
+    /// Enough for either.
+    pub fn or(self, other: ScratchNeed) -> ScratchNeed {
+        ScratchNeed { floats: self.floats.max(other.floats), words: self.words.max(other.words) }
+    }
+}
+
+/// A kernel's body. Implementations are `#[inline(always)]`.
+pub(crate) trait Work: Send + Sync + 'static {
+    /// Takes items until there are none.
+    fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch);
+
+    /// Working memory for steps of up to this many tokens.
+    fn scratch(&self, _max_tokens: usize) -> ScratchNeed {
+        ScratchNeed::default()
+    }
+}
+
+/// A call ready to run.
+pub(crate) trait Kernel: Send + Sync {
+    /// Does this member's share.
+    fn run(&self, cx: &Cx, scratch: &mut Scratch);
+    /// Working memory for steps of up to this many tokens.
+    fn scratch(&self, max_tokens: usize) -> ScratchNeed;
+}
+
+struct Bound<W> {
+    isa: Isa,
+    work: W,
+}
+
+impl<W: Work> Kernel for Bound<W> {
+    fn run(&self, cx: &Cx, scratch: &mut Scratch) {
+        self.isa.run(&self.work, cx, scratch);
+    }
+
+    fn scratch(&self, max_tokens: usize) -> ScratchNeed {
+        self.work.scratch(max_tokens)
+    }
+}
+
+/// Binds work to an instruction set.
+pub(crate) fn bind<W: Work>(isa: Isa, work: W) -> Box<dyn Kernel> {
+    Box::new(Bound { isa, work })
+}

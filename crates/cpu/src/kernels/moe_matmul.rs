@@ -1,0 +1,125 @@
+//! `moe_matmul`: `y[t,j] = W[ids[t,j]]·x` for every token and chosen expert, then the epilogue.
+//!
+//! Pairs (t, j) are sorted by expert, so that each chosen expert's panels are read once per call. An
+//! item is a group of panels of one expert with a block of its pairs. Every member sorts for itself:
+//! that is cheaper than a barrier.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use mambo_kernel::{Epilogue, Operand};
+
+use super::matmul::{
+    Format, Packed, Product, WithFormat, panel_group, prepared_words, row_block, with_format,
+};
+use super::{Cx, Kernel, Scratch, ScratchNeed, Work, bind};
+use crate::isa::Isa;
+use crate::shared::View;
+use crate::simd::Simd;
+
+/// A call's parts.
+pub(crate) struct MoeMatmulCall {
+    pub weight: Arc<Packed>,
+    pub x: Operand,
+    pub ids: Operand,
+    pub out: Operand,
+    pub top_k: usize,
+    pub epilogue: Epilogue,
+}
+
+struct MoeMatmul<F> {
+    call: MoeMatmulCall,
+    format: PhantomData<F>,
+}
+
+struct Bind(Isa, MoeMatmulCall);
+
+impl WithFormat for Bind {
+    type Output = Box<dyn Kernel>;
+    fn run<F: Format>(self) -> Box<dyn Kernel> {
+        bind(self.0, MoeMatmul::<F> { call: self.1, format: PhantomData })
+    }
+}
+
+/// Binds a call to the kernel of its weight's type.
+pub(crate) fn prepare(isa: Isa, call: MoeMatmulCall) -> Box<dyn Kernel> {
+    with_format(call.weight.dtype(), Bind(isa, call)).expect("only supported types are packed")
+}
+
+/// Sorts pairs by expert. `starts[e]..starts[e + 1]` are the pairs of expert `e` in `pairs`.
+fn sort_pairs(ids: &View, top_k: usize, starts: &mut [i32], pairs: &mut [i32]) {
+    starts.fill(0);
+    let experts = starts.len() - 1;
+    for t in 0..ids.rows() {
+        for &id in ids.index_row(t) {
+            starts[id as usize % experts + 1] += 1;
+        }
+    }
+    for e in 0..experts {
+        starts[e + 1] += starts[e];
+    }
+    for t in 0..ids.rows() {
+        for (j, &id) in ids.index_row(t).iter().enumerate() {
+            let at = &mut starts[id as usize % experts];
+            pairs[*at as usize] = (t * top_k + j) as i32;
+            *at += 1;
+        }
+    }
+    // Each start has moved to its end, which is the next one's start.
+    starts.copy_within(0..experts, 1);
+    starts[0] = 0;
+}
+
+impl<F: Format> Work for MoeMatmul<F> {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
+        let call = &self.call;
+        let (weight, top_k) = (&*call.weight, call.top_k);
+        let (x, ids, out) = (cx.view(&call.x), cx.view(&call.ids), cx.view(&call.out));
+        let experts = weight.experts();
+        let (starts, rest) = scratch.words.split_at_mut(experts + 1);
+        let (pairs, words) = rest.split_at_mut(ids.rows() * top_k);
+        sort_pairs(&ids, top_k, starts, pairs);
+        let (starts, pairs) = (&*starts, &*pairs);
+
+        let row_block = row_block(weight.cols());
+        let panels = weight.panels();
+        let chosen = starts.windows(2).filter(|w| w[1] > w[0]).count();
+        let group = panel_group(panels, weight.panel_bytes(), 1, cx.members.div_ceil(chosen.max(1)));
+        let groups = panels.div_ceil(group);
+        let shared_row = x.rows() == ids.rows();
+        let source = |pair: usize| if shared_row { pair / top_k } else { pair };
+        let (mut expert, mut first_item) = (0, 0);
+        while let Some(item) = cx.next(0, chosen * groups) {
+            // Items come in ascending order: walk on to the expert that has this one.
+            while starts[expert] == starts[expert + 1] || item >= first_item + groups {
+                first_item += if starts[expert] == starts[expert + 1] { 0 } else { groups };
+                expert += 1;
+            }
+            let own = &pairs[starts[expert] as usize..starts[expert + 1] as usize];
+            let first = (item - first_item) * group;
+            let product = Product::<F> {
+                weight,
+                expert,
+                x,
+                residual: None,
+                out,
+                epilogue: call.epilogue,
+                format: PhantomData,
+            };
+            for own in own.chunks(row_block) {
+                product.multiply::<S>(first..panels.min(first + group), own.len(), words, |i| {
+                    let pair = own[i] as usize;
+                    (source(pair), pair)
+                });
+            }
+        }
+    }
+
+    fn scratch(&self, max_tokens: usize) -> ScratchNeed {
+        let pairs = max_tokens * self.call.top_k;
+        let words = self.call.weight.experts() + 1 + pairs;
+        ScratchNeed { floats: 0, words: words + prepared_words::<F>(self.call.weight.cols(), pairs) }
+    }
+}

@@ -1,0 +1,123 @@
+//! `moe_route`: `s = sigmoid(logits)`, experts chosen by `s + bias` within the best groups, weights from
+//! `s` alone. An item is a row.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use mambo_kernel::{Operand, RouteDims};
+
+use super::{Cx, Scratch, ScratchNeed, Work};
+use crate::simd::{Math, Simd, part, part_mut, vectors};
+
+pub(crate) struct MoeRoute {
+    pub logits: Operand,
+    pub ids: Operand,
+    pub weights: Operand,
+    pub bias: Arc<Vec<f32>>,
+    pub route: RouteDims,
+}
+
+/// Writes the indices of the largest scores in descending order, ties to the lower index. There are at
+/// least as many scores as places.
+fn best(scores: &[f32], places: &mut [u32]) {
+    let mut filled = 0;
+    for (index, &score) in scores.iter().enumerate() {
+        if filled == places.len() {
+            // An equal score stays behind the earlier index.
+            if !filled.checked_sub(1).is_some_and(|last| score > scores[places[last] as usize]) {
+                continue;
+            }
+            filled -= 1;
+        }
+        let mut at = filled;
+        while at > 0 && score > scores[places[at - 1] as usize] {
+            places[at] = places[at - 1];
+            at -= 1;
+        }
+        places[at] = index as u32;
+        filled += 1;
+    }
+}
+
+/// Sum of the two largest scores.
+fn two_best(group: &[f32]) -> f32 {
+    let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+    for &score in group {
+        if score > first {
+            (first, second) = (score, first);
+        } else if score > second {
+            second = score;
+        }
+    }
+    if group.len() > 1 { first + second } else { first }
+}
+
+/// Sets the scores of all but the best groups to minus infinity.
+fn limit_groups(route: &RouteDims, choice: &mut [f32], group_scores: &mut [f32], kept: &mut [u32]) {
+    let size = route.experts / route.groups;
+    for (score, group) in group_scores.iter_mut().zip(choice.chunks(size)) {
+        *score = two_best(group);
+    }
+    best(group_scores, kept);
+    for (group, scores) in choice.chunks_mut(size).enumerate() {
+        if !kept.contains(&(group as u32)) {
+            scores.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+impl Work for MoeRoute {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
+        let (logits, ids) = (cx.view(&self.logits), cx.view(&self.ids));
+        let (weights, route) = (cx.view(&self.weights), &self.route);
+        let (scores, rest) = scratch.floats.split_at_mut(route.experts);
+        let (choice, rest) = rest.split_at_mut(route.experts);
+        let group_scores = &mut rest[..route.groups];
+        let mut kept = [0u32; MAX_GROUPS];
+        while let Some(row) = cx.next(0, logits.rows()) {
+            let logits = logits.row(row);
+            for i in 0..vectors(route.experts) {
+                S::store_part(S::sigmoid(S::load_part(part(logits, i))), part_mut(scores, i));
+            }
+            for ((choice, score), bias) in choice.iter_mut().zip(&*scores).zip(&*self.bias) {
+                // No order has NaN in it: it is chosen last.
+                let sum = score + bias;
+                *choice = if sum.is_nan() { f32::NEG_INFINITY } else { sum };
+            }
+            if route.groups > 1 {
+                limit_groups(route, choice, group_scores, &mut kept[..route.top_groups]);
+            }
+            // SAFETY: a row of either output belongs to one item.
+            let (ids, weights) = unsafe { (ids.index_row_mut(row), weights.cols_mut(row, 0..route.top_k)) };
+            best(choice, ids);
+            for (weight, &id) in weights.iter_mut().zip(&*ids) {
+                *weight = scores[id as usize];
+            }
+            let sum = if route.normalize { weights.iter().sum::<f32>() + 1e-20 } else { 1.0 };
+            weights.iter_mut().for_each(|w| *w = *w / sum * route.scale);
+        }
+    }
+
+    fn scratch(&self, _: usize) -> ScratchNeed {
+        ScratchNeed { floats: 2 * self.route.experts + self.route.groups, words: 0 }
+    }
+}
+
+/// Most groups a router may keep.
+pub(crate) const MAX_GROUPS: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ties_go_to_the_lower_index() {
+        let mut places = [9; 3];
+        best(&[1.0, 3.0, 1.0, 3.0, 2.0, 1.0], &mut places);
+        assert_eq!(places, [1, 3, 4]);
+        best(&[f32::NEG_INFINITY; 4], &mut places);
+        assert_eq!(places, [0, 1, 2]);
+        assert_eq!(two_best(&[1.0, 5.0, 3.0, 5.0]), 10.0);
+    }
+}

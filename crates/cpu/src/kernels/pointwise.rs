@@ -1,0 +1,49 @@
+//! `add` and `relu2`: one output value from the values at the same place. An item is a row.
+#![allow(unsafe_code)]
+
+use mambo_kernel::Operand;
+
+use super::{Cx, Scratch, Work};
+use crate::simd::{Math, Simd, part, part_mut, vectors};
+
+pub(crate) struct Add {
+    pub a: Operand,
+    pub b: Operand,
+    pub out: Operand,
+}
+
+impl Work for Add {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
+        let (a, b, out) = (cx.view(&self.a), cx.view(&self.b), cx.view(&self.out));
+        while let Some(row) = cx.next(0, a.rows()) {
+            let (a, b) = (a.row(row), b.row(row));
+            // SAFETY: a row belongs to one item.
+            let out = unsafe { out.cols_mut(row, 0..a.len()) };
+            for i in 0..vectors(a.len()) {
+                let sum = S::add(S::load_part(part(a, i)), S::load_part(part(b, i)));
+                S::store_part(sum, part_mut(out, i));
+            }
+        }
+    }
+}
+
+pub(crate) struct Relu2 {
+    pub x: Operand,
+    pub out: Operand,
+}
+
+impl Work for Relu2 {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
+        let (x, out) = (cx.view(&self.x), cx.view(&self.out));
+        while let Some(row) = cx.next(0, x.rows()) {
+            let x = x.row(row);
+            // SAFETY: a row belongs to one item.
+            let out = unsafe { out.cols_mut(row, 0..x.len()) };
+            for i in 0..vectors(x.len()) {
+                S::store_part(S::relu2(S::load_part(part(x, i))), part_mut(out, i));
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! `rms_norm`: `y = x / sqrt(mean(x²) + eps) · weight`. An item is a row; 8 bytes per value.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use mambo_kernel::Operand;
+
+use super::{Cx, Scratch, Work};
+use crate::simd::{Simd, part, part_mut, square_sum, vectors};
+
+pub(crate) struct RmsNorm {
+    pub x: Operand,
+    pub out: Operand,
+    pub weight: Arc<Vec<f32>>,
+    pub eps: f32,
+}
+
+/// Scales a row by its root mean square and the weight.
+#[inline(always)]
+pub(super) fn normalize<S: Simd>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let mean = square_sum::<S>(x) / x.len() as f32;
+    let factor = S::splat(1.0 / (mean + eps).sqrt());
+    for i in 0..vectors(x.len()) {
+        let y = S::mul(S::mul(S::load_part(part(x, i)), factor), S::load_part(part(weight, i)));
+        S::store_part(y, part_mut(out, i));
+    }
+}
+
+impl Work for RmsNorm {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
+        let (x, out) = (cx.view(&self.x), cx.view(&self.out));
+        while let Some(row) = cx.next(0, x.rows()) {
+            // SAFETY: a row belongs to one item.
+            let y = unsafe { out.cols_mut(row, 0..x.cols()) };
+            normalize::<S>(x.row(row), &self.weight, self.eps, y);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! `ssm_conv`: `y[t,c] = SiLU(bias[c] + Σ_k w[c,k]·xBC[t−K+1+k, c])`, columns before the sequence zero.
+//!
+//! Columns before the segment come from the slot's ring, into which the segment's last ones go. An item
+//! is a block of channels of a segment, so that one member reads and writes a channel's history.
+//! 8 bytes per value; 2K + 15 FLOPs.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use mambo_kernel::{Operand, Segment, SlotLayout};
+
+use super::{Cx, Scratch, Work};
+use crate::cache::CacheViews;
+use crate::simd::{LANES, Math, Simd};
+
+/// Channels of an item.
+const BLOCK: usize = 512;
+/// Most taps a convolution may have.
+pub(crate) const MAX_TAPS: usize = 16;
+
+/// Taps and bias of a convolution.
+pub(crate) struct Filter {
+    /// `[taps][channels]`.
+    taps: Vec<f32>,
+    bias: Arc<Vec<f32>>,
+}
+
+impl Filter {
+    /// Turns `[channels][taps]`, so that a vector holds one tap of sixteen channels.
+    pub fn new(weight: &[f32], bias: Arc<Vec<f32>>) -> Filter {
+        let channels = bias.len();
+        let count = weight.len() / channels;
+        let mut taps = vec![0.0; weight.len()];
+        for (c, row) in weight.chunks(count).enumerate() {
+            for (k, &w) in row.iter().enumerate() {
+                taps[k * channels + c] = w;
+            }
+        }
+        Filter { taps, bias }
+    }
+
+    /// The given channels of one output row. `columns` are the raw columns of those channels, oldest
+    /// first; those before the sequence are empty.
+    #[inline(always)]
+    pub fn apply<S: Simd>(&self, columns: &[&[f32]], channels: Range<usize>, out: &mut [f32]) {
+        let total = self.bias.len();
+        for (i, out) in out.chunks_mut(LANES).enumerate() {
+            let at = channels.start + i * LANES;
+            let here = at..at + out.len();
+            let mut y = S::load_part(&self.bias[here.clone()]);
+            for (k, column) in columns.iter().enumerate() {
+                if !column.is_empty() {
+                    let w = S::load_part(&self.taps[k * total + here.start..k * total + here.end]);
+                    y = S::fma(w, S::load_part(&column[i * LANES..i * LANES + out.len()]), y);
+                }
+            }
+            S::store_part(S::silu(y), out);
+        }
+    }
+}
+
+/// A slot's ring of raw columns, as one item sees it.
+pub(super) struct ConvRing<'a> {
+    pub caches: &'a CacheViews<'a>,
+    pub slot: usize,
+    pub layer: usize,
+    pub layout: &'a SlotLayout,
+}
+
+impl<'a> ConvRing<'a> {
+    fn range(&self, position: usize, channels: &Range<usize>) -> Range<usize> {
+        let entry = position % self.layout.conv_capacity;
+        let start = self.layout.conv + entry * self.layout.dims.conv_dim();
+        start + channels.start..start + channels.end
+    }
+
+    /// The channels of a column.
+    ///
+    /// # Safety
+    /// The channels belong to the running item, which does not write that column while it reads it.
+    pub unsafe fn column(&self, position: usize, channels: &Range<usize>) -> &'a [f32] {
+        // SAFETY: the caller vouches for it.
+        unsafe { self.caches.slot(self.slot, self.layer, self.range(position, channels)) }
+    }
+
+    /// Stores the channels of a column.
+    ///
+    /// # Safety
+    /// The channels belong to the running item, which holds no borrow of that column.
+    pub unsafe fn store(&self, position: usize, channels: &Range<usize>, column: &[f32]) {
+        let range = self.range(position, channels);
+        // SAFETY: the caller vouches for it.
+        unsafe { self.caches.slot_mut(self.slot, self.layer, range) }.copy_from_slice(column);
+    }
+}
+
+pub(crate) struct SsmConv {
+    pub x: Operand,
+    pub out: Operand,
+    pub filter: Filter,
+    pub layer: usize,
+    pub taps: usize,
+}
+
+impl SsmConv {
+    #[inline(always)]
+    fn segment<S: Simd>(&self, cx: &Cx, segment: &Segment, channels: Range<usize>) {
+        let (x, out) = (cx.view(&self.x), cx.view(&self.out));
+        let (slot, layer) = (segment.slot as usize, self.layer);
+        let ring = ConvRing { caches: cx.caches, slot, layer, layout: cx.caches.slot_layout(layer) };
+        let (first, start) = (segment.first_row as usize, segment.position as usize);
+        let rows = segment.rows as usize;
+        for t in 0..rows {
+            let mut columns = [&[][..]; MAX_TAPS];
+            for (k, column) in columns[..self.taps].iter_mut().enumerate() {
+                // Distance of the tap from the segment's start, in positions.
+                match (start + t + k + 1).checked_sub(self.taps) {
+                    None => {}
+                    Some(p) if p >= start => *column = &x.row(first + p - start)[channels.clone()],
+                    // SAFETY: the item owns these channels and writes them below, when all are read.
+                    Some(p) => *column = unsafe { ring.column(p, &channels) },
+                }
+            }
+            // SAFETY: these channels of the row belong to this item.
+            let out = unsafe { out.cols_mut(first + t, channels.clone()) };
+            self.filter.apply::<S>(&columns[..self.taps], channels.clone(), out);
+        }
+        for t in rows.saturating_sub(ring.layout.conv_capacity)..rows {
+            // SAFETY: as above; nothing borrows the ring any more.
+            unsafe { ring.store(start + t, &channels, &x.row(first + t)[channels.clone()]) };
+        }
+    }
+}
+
+impl Work for SsmConv {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
+        let total = self.x.cols;
+        let blocks = total.div_ceil(BLOCK);
+        while let Some(item) = cx.next(0, cx.step.segments.len() * blocks) {
+            let first = item % blocks * BLOCK;
+            self.segment::<S>(cx, &cx.step.segments[item / blocks], first..total.min(first + BLOCK));
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! `ssm_dt`: `softplus(dt + bias)`, the identity above 20. An item is a row.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use mambo_kernel::Operand;
+
+use super::{Cx, Scratch, Work};
+use crate::simd::{Math, Simd, part, part_mut, vectors};
+
+pub(crate) struct SsmDt {
+    pub dt: Operand,
+    pub out: Operand,
+    pub bias: Arc<Vec<f32>>,
+}
+
+/// One row, or the part of it that belongs to some heads.
+#[inline(always)]
+pub(super) fn step_sizes<S: Simd>(dt: &[f32], bias: &[f32], out: &mut [f32]) {
+    for i in 0..vectors(dt.len()) {
+        let sum = S::add(S::load_part(part(dt, i)), S::load_part(part(bias, i)));
+        S::store_part(S::softplus(sum), part_mut(out, i));
+    }
+}
+
+impl Work for SsmDt {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
+        let (dt, out) = (cx.view(&self.dt), cx.view(&self.out));
+        while let Some(row) = cx.next(0, dt.rows()) {
+            // SAFETY: a row belongs to one item.
+            let out = unsafe { out.cols_mut(row, 0..dt.cols()) };
+            step_sizes::<S>(dt.row(row), &self.bias, out);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The arithmetic of one chunk of the Mamba-2 scan, shared by `ssm_scan` and `ssm_step`.
+//!
+//! With `c` the running sum of `dt·A` from the chunk's start and S0 the state there:
+//! `y_t = exp(c_t)·(S0·C_t) + Σ_{s ≤ t} exp(c_t − c_s)·dt_s·(C_t·B_s)·x_s + D·x_t`, s ascending, and at the
+//! chunk's end `S1 = exp(c_Q)·S0 + Σ_s exp(c_Q − c_s)·dt_s·B_s ⊗ x_s`. Lanes run over channels; every sum
+//! over the state or over positions is one lane's own. The state is `[state][head_dim]` per head.
+
+use mambo_kernel::SSM_CHUNK;
+
+use crate::simd::{LANES, Math, Simd, part, part_mut, vectors};
+
+/// Vectors of positions in a chunk.
+const CHUNK_VECTORS: usize = SSM_CHUNK / LANES;
+/// Floats of working memory: products C·B, their weights, and B scaled for the state.
+pub(super) fn chunk_floats(state: usize) -> usize {
+    2 * SSM_CHUNK * SSM_CHUNK + SSM_CHUNK * state
+}
+
+/// The part of a chunk known so far, for some heads of one group. Index 0 is the chunk's first position;
+/// `new..end` are computed now, those before come from the ring.
+pub(super) struct Chunk<'a> {
+    pub new: usize,
+    pub end: usize,
+    /// x of the heads, by position.
+    pub x: [&'a [f32]; SSM_CHUNK],
+    /// B of the group, by position.
+    pub b: [&'a [f32]; SSM_CHUNK],
+    /// C of the group, by position; only of new ones.
+    pub c: [&'a [f32]; SSM_CHUNK],
+    /// dt of the heads, by position.
+    pub dt: [&'a [f32]; SSM_CHUNK],
+}
+
+/// What is the same for all heads, and one head's place among them.
+pub(super) struct Head<'a> {
+    /// Index among the chunk's heads.
+    pub index: usize,
+    pub head_dim: usize,
+    pub a: f32,
+    pub d: f32,
+    /// State at the chunk's start; `None` before position 0, where it is zero.
+    pub state: Option<&'a [f32]>,
+}
+
+impl<'a> Chunk<'a> {
+    /// An empty chunk.
+    pub fn new(new: usize, end: usize) -> Chunk<'a> {
+        Chunk {
+            new,
+            end,
+            x: [&[]; SSM_CHUNK],
+            b: [&[]; SSM_CHUNK],
+            c: [&[]; SSM_CHUNK],
+            dt: [&[]; SSM_CHUNK],
+        }
+    }
+
+    /// `products[t][s] = C_t·B_s` for new t and s ≤ t.
+    #[inline(always)]
+    pub fn products<S: Simd>(&self, products: &mut [f32]) {
+        for t in self.new..self.end {
+            for s in 0..=t {
+                products[t * SSM_CHUNK + s] = S::inner(self.c[t], self.b[s]);
+            }
+        }
+    }
+
+    /// Steps and their running sums `c`, for one head.
+    #[inline(always)]
+    fn decays(&self, index: usize, a: f32) -> ([f32; SSM_CHUNK], [f32; SSM_CHUNK]) {
+        let (mut dt, mut c) = ([0.0; SSM_CHUNK], [0.0; SSM_CHUNK]);
+        let mut sum = 0.0;
+        for s in 0..self.end {
+            dt[s] = self.dt[s][index];
+            sum += dt[s] * a;
+            c[s] = sum;
+        }
+        (dt, c)
+    }
+
+    #[inline(always)]
+    fn x(&self, s: usize, head: &Head) -> &'a [f32] {
+        &self.x[s][head.index * head.head_dim..(head.index + 1) * head.head_dim]
+    }
+
+    /// Outputs of the new positions for one head; `out[t]` holds all heads' channels of position t.
+    #[inline(always)]
+    pub fn outputs<S: Simd>(
+        &self,
+        head: &Head,
+        products: &[f32],
+        weights: &mut [f32],
+        out: &mut [&mut [f32]; SSM_CHUNK],
+    ) {
+        let (dt, c) = self.decays(head.index, head.a);
+        let mut carried = [0.0; SSM_CHUNK];
+        for i in 0..CHUNK_VECTORS {
+            S::store_part(S::exp(S::load_part(part(&c, i))), part_mut(&mut carried, i));
+        }
+        for t in self.new..self.end {
+            let row = t * SSM_CHUNK..(t + 1) * SSM_CHUNK;
+            let (products, weights) = (&products[row.clone()], &mut weights[row]);
+            for i in 0..=t / LANES {
+                let decay = S::exp(S::sub(S::splat(c[t]), S::load_part(part(&c, i))));
+                let step = S::mul(decay, S::load_part(part(&dt, i)));
+                S::store_part(S::mul(step, S::load_part(part(products, i))), part_mut(weights, i));
+            }
+        }
+        let mut t = self.new;
+        while t + 4 <= self.end {
+            self.rows::<S, 4>(head, t, &carried, weights, out);
+            t += 4;
+        }
+        for t in t..self.end {
+            self.rows::<S, 1>(head, t, &carried, weights, out);
+        }
+    }
+
+    /// `T` positions from `t` on: four vectors of channels at a time, then one.
+    #[inline(always)]
+    fn rows<S: Simd, const T: usize>(
+        &self,
+        head: &Head,
+        t: usize,
+        carried: &[f32; SSM_CHUNK],
+        weights: &[f32],
+        out: &mut [&mut [f32]; SSM_CHUNK],
+    ) {
+        let mut p = 0;
+        while p + 4 * LANES <= head.head_dim {
+            self.tile::<S, T, 4>(head, t, p, carried, weights, out);
+            p += 4 * LANES;
+        }
+        while p < head.head_dim {
+            self.tile::<S, T, 1>(head, t, p, carried, weights, out);
+            p += LANES;
+        }
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd, const T: usize, const V: usize>(
+        &self,
+        head: &Head,
+        t: usize,
+        p: usize,
+        carried: &[f32; SSM_CHUNK],
+        weights: &[f32],
+        out: &mut [&mut [f32]; SSM_CHUNK],
+    ) {
+        // Only a lone vector may be cut short by the end of the head.
+        let width = head.head_dim.min(p + V * LANES) - p;
+        let mut acc = [[S::zero(); V]; T];
+        if let Some(state) = head.state {
+            let c: [&[f32]; T] = std::array::from_fn(|i| self.c[t + i]);
+            for (n, row) in state.chunks_exact(head.head_dim).enumerate() {
+                let row = &row[p..p + width];
+                for v in 0..V {
+                    let s = S::load_part(part(row, v));
+                    for i in 0..T {
+                        acc[i][v] = S::fma(s, S::splat(c[i][n]), acc[i][v]);
+                    }
+                }
+            }
+        }
+        for i in 0..T {
+            let t = t + i;
+            let carried = S::splat(carried[t]);
+            let mut y = acc[i].map(|y| S::mul(y, carried));
+            for s in 0..=t {
+                let weight = S::splat(weights[t * SSM_CHUNK + s]);
+                let x = &self.x(s, head)[p..p + width];
+                for v in 0..V {
+                    y[v] = S::fma(weight, S::load_part(part(x, v)), y[v]);
+                }
+            }
+            let (x, d) = (&self.x(t, head)[p..p + width], S::splat(head.d));
+            let start = head.index * head.head_dim + p;
+            let out = &mut out[t][start..start + width];
+            for v in 0..V {
+                S::store_part(S::fma(d, S::load_part(part(x, v)), y[v]), part_mut(out, v));
+            }
+        }
+    }
+
+    /// Turns one head's state at the start of this full chunk into the state at its end; `fresh` says
+    /// that the old one is zero, whatever `state` holds. `scaled` is working memory `[chunk][state]`.
+    #[inline(always)]
+    pub fn advance<S: Simd>(&self, head: &Head, fresh: bool, state: &mut [f32], scaled: &mut [f32]) {
+        debug_assert_eq!(self.end, SSM_CHUNK);
+        let (dt, c) = self.decays(head.index, head.a);
+        let last = S::splat(c[SSM_CHUNK - 1]);
+        let mut steps = [0.0; SSM_CHUNK];
+        for i in 0..CHUNK_VECTORS {
+            let decay = S::exp(S::sub(last, S::load_part(part(&c, i))));
+            S::store_part(S::mul(decay, S::load_part(part(&dt, i))), part_mut(&mut steps, i));
+        }
+        let size = self.b[0].len();
+        for (s, scaled) in scaled.chunks_exact_mut(size).enumerate() {
+            let step = S::splat(steps[s]);
+            for i in 0..vectors(size) {
+                S::store_part(S::mul(step, S::load_part(part(self.b[s], i))), part_mut(scaled, i));
+            }
+        }
+        let keep = if fresh { None } else { Some(S::exp(last)) };
+        let mut n = 0;
+        while n + 4 <= size {
+            self.advance_rows::<S, 4>(head, n, keep, state, scaled);
+            n += 4;
+        }
+        for n in n..size {
+            self.advance_rows::<S, 1>(head, n, keep, state, scaled);
+        }
+    }
+
+    #[inline(always)]
+    fn advance_rows<S: Simd, const N: usize>(
+        &self,
+        head: &Head,
+        n: usize,
+        keep: Option<S::F>,
+        state: &mut [f32],
+        scaled: &[f32],
+    ) {
+        let mut p = 0;
+        while p + 4 * LANES <= head.head_dim {
+            self.advance_tile::<S, N, 4>(head, (n, p), keep, state, scaled);
+            p += 4 * LANES;
+        }
+        while p < head.head_dim {
+            self.advance_tile::<S, N, 1>(head, (n, p), keep, state, scaled);
+            p += LANES;
+        }
+    }
+
+    #[inline(always)]
+    fn advance_tile<S: Simd, const N: usize, const V: usize>(
+        &self,
+        head: &Head,
+        (n, p): (usize, usize),
+        keep: Option<S::F>,
+        state: &mut [f32],
+        scaled: &[f32],
+    ) {
+        let width = head.head_dim.min(p + V * LANES) - p;
+        let size = self.b[0].len();
+        let mut acc = [[S::zero(); V]; N];
+        if let Some(keep) = keep {
+            for i in 0..N {
+                let row = &state[(n + i) * head.head_dim + p..][..width];
+                for v in 0..V {
+                    acc[i][v] = S::mul(keep, S::load_part(part(row, v)));
+                }
+            }
+        }
+        for s in 0..SSM_CHUNK {
+            let x = &self.x(s, head)[p..p + width];
+            let b = &scaled[s * size + n..][..N];
+            for v in 0..V {
+                let x = S::load_part(part(x, v));
+                for i in 0..N {
+                    acc[i][v] = S::fma(S::splat(b[i]), x, acc[i][v]);
+                }
+            }
+        }
+        for i in 0..N {
+            let row = &mut state[(n + i) * head.head_dim + p..][..width];
+            for v in 0..V {
+                S::store_part(acc[i][v], part_mut(row, v));
+            }
+        }
+    }
+}

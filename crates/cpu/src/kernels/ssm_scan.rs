@@ -1,0 +1,226 @@
+//! `ssm_scan`: the Mamba-2 recurrence over segments of any length, chunk by chunk (`ssm_head.rs`).
+//!
+//! An item is a segment and some heads of one group; which heads go together changes no arithmetic.
+//! The ring is written after all items have read it. Per head and full chunk: 3·32·N·P fused products,
+//! and the state is read and written once.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use mambo_kernel::{Operand, SSM_CHUNK, Segment, SlotLayout, SsmDims};
+
+use super::ssm_head::{Chunk, Head, chunk_floats};
+use super::{Cx, Scratch, ScratchNeed, Work};
+use crate::cache::CacheViews;
+use crate::shared::View;
+use crate::simd::Simd;
+
+/// Parts a segment's ring entries are stored in.
+const STORE_PARTS: usize = 4;
+
+pub(crate) struct SsmScan {
+    pub xbc: Operand,
+    pub dt: Operand,
+    pub out: Operand,
+    pub a: Arc<Vec<f32>>,
+    pub d: Arc<Vec<f32>>,
+    pub dims: SsmDims,
+    pub layer: usize,
+}
+
+/// One layer of a slot.
+#[derive(Clone, Copy)]
+pub(super) struct SlotPart<'a> {
+    pub caches: &'a CacheViews<'a>,
+    pub slot: usize,
+    pub layer: usize,
+    pub layout: &'a SlotLayout,
+}
+
+impl<'a> SlotPart<'a> {
+    pub fn new(cx: &'a Cx, segment: &Segment, layer: usize) -> Self {
+        let slot = segment.slot as usize;
+        SlotPart { caches: cx.caches, slot, layer, layout: cx.caches.slot_layout(layer) }
+    }
+
+    fn entry(&self, start: usize, width: usize, position: usize, cols: Range<usize>) -> Range<usize> {
+        let at = start + position % self.layout.ring_capacity * width;
+        at + cols.start..at + cols.end
+    }
+
+    /// Ring columns of a position: x, B and dt.
+    pub fn ring(&self, position: usize, [x, b, dt]: [Range<usize>; 3]) -> [Range<usize>; 3] {
+        let (layout, dims) = (self.layout, self.layout.dims);
+        [
+            self.entry(layout.ring_x, dims.inner(), position, x),
+            self.entry(layout.ring_b, dims.group_state(), position, b),
+            self.entry(layout.ring_dt, dims.heads, position, dt),
+        ]
+    }
+
+    /// Fills in the positions of a chunk that came before `new`.
+    ///
+    /// # Safety
+    /// No member writes those ring entries now.
+    pub unsafe fn load_ring(&self, chunk: &mut Chunk<'a>, start: usize, cols: &[Range<usize>; 3]) {
+        for s in 0..chunk.new {
+            let [x, b, dt] = self.ring(start + s, cols.clone());
+            // SAFETY: the caller vouches for it.
+            unsafe {
+                chunk.x[s] = self.caches.slot(self.slot, self.layer, x);
+                chunk.b[s] = self.caches.slot(self.slot, self.layer, b);
+                chunk.dt[s] = self.caches.slot(self.slot, self.layer, dt);
+            }
+        }
+    }
+
+    /// Stores a position's x, B and dt.
+    ///
+    /// # Safety
+    /// No other member touches those ring columns now.
+    pub unsafe fn store_ring(&self, position: usize, cols: [Range<usize>; 3], values: [&[f32]; 3]) {
+        for (range, values) in self.ring(position, cols).into_iter().zip(values) {
+            // SAFETY: the caller vouches for it.
+            unsafe { self.caches.slot_mut(self.slot, self.layer, range) }.copy_from_slice(values);
+        }
+    }
+
+    /// Outputs of one head's new positions, and its next state if the chunk is complete.
+    ///
+    /// # Safety
+    /// No other member touches this head's states now.
+    #[inline(always)]
+    pub unsafe fn head<S: Simd>(
+        &self,
+        chunk: &Chunk,
+        start: usize,
+        (index, head): (usize, usize),
+        [a, d]: [&[f32]; 2],
+        floats: &mut [f32],
+        out: &mut [&mut [f32]; SSM_CHUNK],
+    ) {
+        let dims = self.layout.dims;
+        let size = dims.state * dims.head_dim;
+        let range = |position| {
+            let at = self.layout.state_at(position) + head * size;
+            at..at + size
+        };
+        let (products, rest) = floats.split_at_mut(SSM_CHUNK * SSM_CHUNK);
+        let (weights, rest) = rest.split_at_mut(SSM_CHUNK * SSM_CHUNK);
+        let scaled = &mut rest[..SSM_CHUNK * dims.state];
+        let mut own = Head { index, head_dim: dims.head_dim, a: a[head], d: d[head], state: None };
+        if start > 0 {
+            // SAFETY: the caller vouches for it; the borrow ends before the state is written.
+            own.state = Some(unsafe { self.caches.slot(self.slot, self.layer, range(start)) });
+        }
+        chunk.outputs::<S>(&own, products, weights, out);
+        own.state = None;
+        if chunk.end == SSM_CHUNK {
+            let (from, to) = (range(start), range(start + SSM_CHUNK));
+            // SAFETY: as above.
+            let next = unsafe { self.caches.slot_mut(self.slot, self.layer, to.clone()) };
+            if from != to && start > 0 {
+                // SAFETY: another state than `next`.
+                next.copy_from_slice(unsafe { self.caches.slot(self.slot, self.layer, from) });
+            }
+            chunk.advance::<S>(&own, start == 0, next, scaled);
+        }
+    }
+}
+
+impl SsmScan {
+    #[inline(always)]
+    fn heads<S: Simd>(&self, cx: &Cx, segment: &Segment, heads: Range<usize>, floats: &mut [f32]) {
+        let dims = self.dims;
+        let (xbc, dt, out) = (cx.view(&self.xbc), cx.view(&self.dt), cx.view(&self.out));
+        let part = SlotPart::new(cx, segment, self.layer);
+        let group = heads.start / (dims.heads / dims.groups);
+        let channels = heads.start * dims.head_dim..heads.end * dims.head_dim;
+        let b_cols = group * dims.state..(group + 1) * dims.state;
+        let (b_at, c_at) = (dims.inner(), dims.inner() + dims.group_state());
+        let cols = [channels.clone(), b_cols.clone(), heads.clone()];
+        let (first, begin) = (segment.first_row as usize, segment.position as usize);
+        let end = begin + segment.rows as usize;
+        let mut position = begin;
+        while position < end {
+            let start = position - position % SSM_CHUNK;
+            let stop = end.min(start + SSM_CHUNK);
+            let mut chunk = Chunk::new(position - start, stop - start);
+            // SAFETY: the ring is written in the next phase. Only the first chunk has earlier positions.
+            unsafe { part.load_ring(&mut chunk, start, &cols) };
+            let mut outs: [&mut [f32]; SSM_CHUNK] = std::array::from_fn(|_| &mut [][..]);
+            for s in chunk.new..chunk.end {
+                let row = first + start + s - begin;
+                let values = xbc.row(row);
+                chunk.x[s] = &values[channels.clone()];
+                chunk.b[s] = &values[b_at + b_cols.start..b_at + b_cols.end];
+                chunk.c[s] = &values[c_at + b_cols.start..c_at + b_cols.end];
+                chunk.dt[s] = &dt.row(row)[heads.clone()];
+                // SAFETY: these heads' channels of the row belong to this item.
+                outs[s] = unsafe { out.cols_mut(row, channels.clone()) };
+            }
+            chunk.products::<S>(&mut floats[..SSM_CHUNK * SSM_CHUNK]);
+            for (index, head) in heads.clone().enumerate() {
+                let weights = [&self.a[..], &self.d[..]];
+                // SAFETY: a head of a slot belongs to one item.
+                unsafe { part.head::<S>(&chunk, start, (index, head), weights, floats, &mut outs) };
+            }
+            position = stop;
+        }
+    }
+
+    fn store(&self, cx: &Cx, segment: &Segment, share: usize, xbc: &View, dt: &View) {
+        let part = SlotPart::new(cx, segment, self.layer);
+        let (inner, width) = (self.dims.inner(), self.dims.group_state());
+        let rows = segment.rows as usize;
+        for t in rows.saturating_sub(part.layout.ring_capacity)..rows {
+            if t % STORE_PARTS == share {
+                let row = segment.first_row as usize + t;
+                let values = xbc.row(row);
+                let cols = [0..inner, 0..width, 0..self.dims.heads];
+                // SAFETY: all reading is over, and a position belongs to one item.
+                unsafe {
+                    part.store_ring(
+                        segment.position as usize + t,
+                        cols,
+                        [&values[..inner], &values[inner..inner + width], dt.row(row)],
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl Work for SsmScan {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
+        let dims = self.dims;
+        let segments = cx.step.segments;
+        let per_group = dims.heads / dims.groups;
+        // The products C·B are shared by the heads of an item, but no member should be without one.
+        let wanted = (2 * cx.members).div_ceil((segments.len() * dims.groups).max(1));
+        let splits = wanted.clamp(1, per_group);
+        let heads = per_group.div_ceil(splits);
+        let splits = per_group.div_ceil(heads);
+        let items = dims.groups * splits;
+        while let Some(item) = cx.next(0, segments.len() * items) {
+            let (group, split) = (item % items / splits, item % items % splits);
+            let first = group * per_group + split * heads;
+            let range = first..((group + 1) * per_group).min(first + heads);
+            self.heads::<S>(cx, &segments[item / items], range, &mut scratch.floats);
+        }
+        // A single new position never overwrites one of its own chunk; a longer segment may.
+        if segments.iter().any(|s| s.rows > 1) {
+            cx.barrier();
+        }
+        let (xbc, dt) = (cx.view(&self.xbc), cx.view(&self.dt));
+        while let Some(item) = cx.next(1, segments.len() * STORE_PARTS) {
+            self.store(cx, &segments[item / STORE_PARTS], item % STORE_PARTS, &xbc, &dt);
+        }
+    }
+
+    fn scratch(&self, _: usize) -> ScratchNeed {
+        ScratchNeed { floats: chunk_floats(self.dims.state), words: 0 }
+    }
+}

@@ -1,0 +1,148 @@
+//! The executor: a program bound to kernels, and the walk of the team through its calls.
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use mambo_kernel::{BackendError, CallTime, Program, StepInputs};
+
+use crate::cache::Caches;
+use crate::kernels::{Cx, Kernel, PHASES, Scratch, ScratchNeed};
+use crate::memory::Buffer;
+use crate::shared::Shared;
+use crate::team::{Meeting, Team};
+
+/// A program ready to run.
+pub(crate) struct Compiled {
+    pub program: Program,
+    pub kernels: Vec<Box<dyn Kernel>>,
+    /// Counters of every call, set to zero before each step.
+    counters: Vec<[AtomicUsize; PHASES]>,
+    pub times: Vec<CallTime>,
+}
+
+impl Compiled {
+    pub fn new(program: Program, kernels: Vec<Box<dyn Kernel>>) -> Compiled {
+        let counters = kernels.iter().map(|_| Default::default()).collect();
+        let times = vec![CallTime::default(); kernels.len()];
+        Compiled { program, kernels, counters, times }
+    }
+
+    /// Working memory the program needs per member.
+    pub fn scratch(&self) -> ScratchNeed {
+        let tokens = self.program.max_tokens.max(self.program.max_wanted);
+        self.kernels.iter().fold(ScratchNeed::default(), |need, k| need.or(k.scratch(tokens)))
+    }
+}
+
+/// The members' working memory.
+pub(crate) struct Bench {
+    members: Vec<UnsafeCell<Scratch>>,
+    size: ScratchNeed,
+}
+
+// SAFETY: member i alone uses entry i while a step runs.
+unsafe impl Sync for Bench {}
+
+impl Bench {
+    pub fn new() -> Bench {
+        Bench { members: Vec::new(), size: ScratchNeed::default() }
+    }
+
+    /// Grows every member's memory to at least this.
+    pub fn grow(&mut self, members: usize, need: ScratchNeed) -> Result<(), BackendError> {
+        let size = self.size.or(need);
+        let same = size.floats == self.size.floats && size.words == self.size.words;
+        if same && self.members.len() == members {
+            return Ok(());
+        }
+        self.members.clear();
+        for _ in 0..members {
+            self.members.push(UnsafeCell::new(Scratch {
+                floats: Buffer::zeroed(size.floats, "working memory")?,
+                words: Buffer::zeroed(size.words, "working memory")?,
+            }));
+        }
+        self.size = size;
+        Ok(())
+    }
+}
+
+/// Everything a step runs on.
+pub(crate) struct Stage<'a> {
+    pub team: &'a mut Team,
+    pub meeting: &'a Meeting,
+    pub bench: &'a Bench,
+    pub arena: &'a mut Buffer<u8>,
+    pub caches: &'a mut Caches,
+    pub profiling: bool,
+}
+
+impl Compiled {
+    /// Runs one step: every member walks the calls in order and meets the others after each.
+    pub fn run(&mut self, stage: Stage, step: &StepInputs) {
+        self.check(step, stage.caches);
+        for counter in self.counters.iter().flatten() {
+            counter.store(0, Ordering::Relaxed);
+        }
+        let members = stage.team.size();
+        let arena = Shared::new(stage.arena);
+        let caches = stage.caches.views();
+        let (kernels, counters, bench) = (&self.kernels, &self.counters, stage.bench);
+        let times = Times(UnsafeCell::new(&mut self.times));
+        let times = stage.profiling.then_some(&times);
+        let meeting = stage.meeting;
+        stage.team.run(&|member| {
+            // SAFETY: only this member uses this entry.
+            let scratch = unsafe { &mut *bench.members[member].get() };
+            for (index, (kernel, counters)) in kernels.iter().zip(counters).enumerate() {
+                let begin = (member == 0 && times.is_some()).then(Instant::now);
+                let cx = Cx { members, step, caches: &caches, arena, meeting, counters };
+                kernel.run(&cx, scratch);
+                meeting.barrier();
+                if let (Some(begin), Some(times)) = (begin, times) {
+                    times.add(index, begin);
+                }
+            }
+        });
+    }
+
+    /// The step must fit the program and the caches: kernels rely on it.
+    fn check(&self, step: &StepInputs, caches: &Caches) {
+        let (program, layout) = (&self.program, caches.layout());
+        let (tokens, wanted) = (step.token_ids.len(), step.wanted.len());
+        assert!(tokens <= program.max_tokens, "{tokens} tokens in a step for {}", program.max_tokens);
+        assert!(wanted <= program.max_wanted, "{wanted} wanted rows in a step for {}", program.max_wanted);
+        let mut rows = 0;
+        for segment in step.segments {
+            assert!(segment.first_row as usize == rows && segment.rows > 0, "segments must cover the rows");
+            rows += segment.rows as usize;
+            let slot = segment.slot as usize;
+            assert!(slot < layout.slots || layout.state_layers.is_empty(), "slot {slot} does not exist");
+        }
+        assert_eq!(rows, tokens, "segments must cover the rows");
+        assert!(step.wanted.iter().all(|&w| (w as usize) < tokens), "a wanted row does not exist");
+        let pages = layout.pages as u32;
+        assert!(
+            layout.kv_layers.is_empty() || step.pages.iter().all(|&p| p < pages),
+            "a page does not exist"
+        );
+    }
+}
+
+/// Call times, written by member 0 alone.
+struct Times<'a>(UnsafeCell<&'a mut Vec<CallTime>>);
+
+// SAFETY: `add` is called by member 0 only.
+unsafe impl Sync for Times<'_> {}
+
+impl Times<'_> {
+    fn add(&self, index: usize, begin: Instant) {
+        // SAFETY: only member 0 comes here, and keeps no reference.
+        let times: &mut Vec<CallTime> = unsafe { &mut *self.0.get() };
+        let time = &mut times[index];
+        time.total += begin.elapsed();
+        time.runs += 1;
+    }
+}

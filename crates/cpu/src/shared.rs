@@ -1,0 +1,170 @@
+//! Memory that all members of the team read and write at once: typed views, bounds-checked, in which
+//! every member keeps to the parts its work items name.
+//!
+//! Reading is a safe call, since a call's inputs are never written while it runs. Writing is `unsafe`:
+//! the caller says why nobody else touches that part now.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use mambo_kernel::{Elem, Operand};
+
+use crate::memory::{Buffer, Plain};
+
+/// A buffer that members share; borrowed exclusively while they do.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'a, T: Plain> {
+    start: *mut T,
+    len: usize,
+    borrow: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: a view is an address and a length; what may be done with it is said at each method.
+unsafe impl<T: Plain> Sync for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Send for Shared<'_, T> {}
+
+impl<'a, T: Plain> Shared<'a, T> {
+    /// Shares a buffer for as long as it stays borrowed.
+    pub fn new(buffer: &'a mut Buffer<T>) -> Self {
+        Shared { start: buffer.as_ptr().as_ptr(), len: buffer.len(), borrow: PhantomData }
+    }
+
+    /// A part to read.
+    ///
+    /// # Safety
+    /// No other member writes it now.
+    pub unsafe fn read(&self, range: Range<usize>) -> &'a [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "read outside shared memory");
+        // SAFETY: in bounds; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+
+    /// A part to write.
+    ///
+    /// # Safety
+    /// No other member, and no other borrow of this one, touches it now.
+    pub unsafe fn write(&self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "write outside shared memory");
+        // SAFETY: in bounds; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+}
+
+/// An operand of the running call: rows at a stride.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    start: *mut u8,
+    rows: usize,
+    cols: usize,
+    stride_bytes: usize,
+    elem: Elem,
+    borrow: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: as for `Shared`.
+unsafe impl Sync for View<'_> {}
+
+impl<'a> View<'a> {
+    /// Rows inside shared memory, as the operand describes them.
+    pub fn arena(arena: &Shared<'a, u8>, offset: usize, operand: &Operand, rows: usize) -> Self {
+        View::of(arena.start, arena.len, offset, operand, rows)
+    }
+
+    /// Rows inside an array of the caller; never written.
+    pub fn given(values: &'a [f32], offset: usize, operand: &Operand, rows: usize) -> Self {
+        View::of(values.as_ptr().cast_mut().cast(), values.len() * 4, offset, operand, rows)
+    }
+
+    fn of(start: *mut u8, len: usize, offset: usize, operand: &Operand, rows: usize) -> Self {
+        let (elem, cols, stride_bytes) = (operand.elem, operand.cols, operand.stride_bytes);
+        let row_bytes = if elem == Elem::Q8 { elem.row_bytes(cols) } else { 4 * cols };
+        let end = if rows == 0 { offset } else { offset + (rows - 1) * stride_bytes + row_bytes };
+        assert!(end <= len, "operand at {offset} ends at {end}, beyond the {len} bytes there are");
+        assert!(offset.is_multiple_of(4) && stride_bytes.is_multiple_of(4), "operand is not aligned");
+        // SAFETY: the offset was just checked.
+        let start = unsafe { start.add(offset) };
+        View { start, rows, cols, stride_bytes, elem, borrow: PhantomData }
+    }
+
+    /// A column of indices of the caller; never written.
+    pub fn indices(values: &'a [u32]) -> Self {
+        let start = values.as_ptr().cast_mut().cast();
+        View { start, rows: values.len(), cols: 1, stride_bytes: 4, elem: Elem::I32, borrow: PhantomData }
+    }
+
+    /// Rows of the running step.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Elements per row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    fn row_start(&self, row: usize, elem: Elem) -> *mut u8 {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        debug_assert_eq!(self.elem, elem);
+        // SAFETY: the whole view was checked when it was made.
+        unsafe { self.start.add(row * self.stride_bytes) }
+    }
+
+    /// A row of floats.
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> &'a [f32] {
+        // SAFETY: in bounds and aligned; inputs are not written while a call runs.
+        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::F32).cast(), self.cols) }
+    }
+
+    /// A row of indices.
+    #[inline(always)]
+    pub fn index_row(&self, row: usize) -> &'a [u32] {
+        // SAFETY: as above; every bit pattern is an index.
+        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::I32).cast(), self.cols) }
+    }
+
+    /// A row of 8-bit blocks: codes, scales and sums as they stand in memory.
+    #[inline(always)]
+    pub fn q8_row(&self, row: usize) -> &'a [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::Q8), self.elem.row_bytes(self.cols)) }
+    }
+
+    /// Columns of a row of floats, to write.
+    ///
+    /// # Safety
+    /// No other member, and no other borrow of this one, touches them now.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn cols_mut(&self, row: usize, cols: Range<usize>) -> &'a mut [f32] {
+        assert!(cols.start <= cols.end && cols.end <= self.cols, "columns outside the operand");
+        // SAFETY: in bounds; the caller vouches for the rest.
+        unsafe {
+            let start = self.row_start(row, Elem::F32).cast::<f32>().add(cols.start);
+            std::slice::from_raw_parts_mut(start, cols.len())
+        }
+    }
+
+    /// A row of indices, to write.
+    ///
+    /// # Safety
+    /// As for [`View::cols_mut`].
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn index_row_mut(&self, row: usize) -> &'a mut [u32] {
+        // SAFETY: in bounds; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts_mut(self.row_start(row, Elem::I32).cast(), self.cols) }
+    }
+
+    /// A row of 8-bit blocks, to write.
+    ///
+    /// # Safety
+    /// As for [`View::cols_mut`].
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn q8_row_mut(&self, row: usize) -> &'a mut [u8] {
+        let bytes = self.elem.row_bytes(self.cols);
+        // SAFETY: in bounds; the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts_mut(self.row_start(row, Elem::Q8), bytes) }
+    }
+}

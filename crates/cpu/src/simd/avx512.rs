@@ -1,0 +1,200 @@
+//! The vector vocabulary in AVX-512 (F, BW, VL, DQ, VNNI): one register per vector.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use super::{LANES, Simd};
+
+/// 512-bit registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+/// Calls intrinsics, which are inlined into a function that has the features.
+macro_rules! simd {
+    ($e:expr) => {
+        // SAFETY: `Avx512` methods are only reached through dispatch, which has checked the CPU; pointers
+        // come from references to arrays of the size that is read or written.
+        unsafe { $e }
+    };
+}
+
+impl Simd for Avx512 {
+    type F = __m512;
+    type I = __m512i;
+    type B = __m512i;
+
+    const ROWS: usize = 8;
+    const WIDE_ZERO: i32 = 128;
+
+    #[inline(always)]
+    fn splat(v: f32) -> Self::F {
+        simd!(_mm512_set1_ps(v))
+    }
+    #[inline(always)]
+    fn load(x: &[f32; LANES]) -> Self::F {
+        simd!(_mm512_loadu_ps(x.as_ptr()))
+    }
+    #[inline(always)]
+    fn store(v: Self::F, out: &mut [f32; LANES]) {
+        simd!(_mm512_storeu_ps(out.as_mut_ptr(), v))
+    }
+    #[inline(always)]
+    fn load_le(x: &[u8; 4 * LANES]) -> Self::F {
+        simd!(_mm512_loadu_ps(x.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn load_f16(x: &[u8; 2 * LANES]) -> Self::F {
+        simd!(_mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn load_bf16(x: &[u8; 2 * LANES]) -> Self::F {
+        simd!({
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        })
+    }
+    #[inline(always)]
+    fn store_f16(v: Self::F, out: &mut [u8; 2 * LANES]) {
+        simd!(_mm256_storeu_si256(
+            out.as_mut_ptr().cast(),
+            _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v)
+        ))
+    }
+    #[inline(always)]
+    fn load_u8(x: &[u8; LANES]) -> Self::F {
+        simd!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
+    }
+    #[inline(always)]
+    fn load_i8(x: &[u8; LANES]) -> Self::F {
+        simd!(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
+    }
+
+    #[inline(always)]
+    fn add(a: Self::F, b: Self::F) -> Self::F {
+        simd!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(a: Self::F, b: Self::F) -> Self::F {
+        simd!(_mm512_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(a: Self::F, b: Self::F) -> Self::F {
+        simd!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(a: Self::F, b: Self::F) -> Self::F {
+        simd!(_mm512_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        simd!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn max(a: Self::F, b: Self::F) -> Self::F {
+        simd!(_mm512_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn min(a: Self::F, b: Self::F) -> Self::F {
+        simd!(_mm512_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn round(v: Self::F) -> Self::F {
+        simd!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v))
+    }
+    #[inline(always)]
+    fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F {
+        simd!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b), y, x))
+    }
+    #[inline(always)]
+    fn first(n: usize, a: Self::F, b: Self::F) -> Self::F {
+        let mask = if n >= LANES { 0xffff } else { (1u16 << n) - 1 };
+        simd!(_mm512_mask_blend_ps(mask, b, a))
+    }
+    #[inline(always)]
+    fn lane0(v: Self::F) -> f32 {
+        simd!(_mm512_cvtss_f32(v))
+    }
+
+    #[inline(always)]
+    fn isplat(v: i32) -> Self::I {
+        simd!(_mm512_set1_epi32(v))
+    }
+    #[inline(always)]
+    fn iadd(a: Self::I, b: Self::I) -> Self::I {
+        simd!(_mm512_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn isub(a: Self::I, b: Self::I) -> Self::I {
+        simd!(_mm512_sub_epi32(a, b))
+    }
+    #[inline(always)]
+    fn iand(a: Self::I, b: Self::I) -> Self::I {
+        simd!(_mm512_and_si512(a, b))
+    }
+    #[inline(always)]
+    fn ishl<const N: u32>(v: Self::I) -> Self::I {
+        simd!(_mm512_slli_epi32::<N>(v))
+    }
+    #[inline(always)]
+    fn isar<const N: u32>(v: Self::I) -> Self::I {
+        simd!(_mm512_srai_epi32::<N>(v))
+    }
+    #[inline(always)]
+    fn to_int(v: Self::F) -> Self::I {
+        simd!(_mm512_cvtps_epi32(v))
+    }
+    #[inline(always)]
+    fn to_float(v: Self::I) -> Self::F {
+        simd!(_mm512_cvtepi32_ps(v))
+    }
+    #[inline(always)]
+    fn bits(v: Self::F) -> Self::I {
+        simd!(_mm512_castps_si512(v))
+    }
+    #[inline(always)]
+    fn from_bits(v: Self::I) -> Self::F {
+        simd!(_mm512_castsi512_ps(v))
+    }
+    #[inline(always)]
+    fn store_i8(v: Self::I, out: &mut [u8; LANES]) {
+        simd!(_mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(v)))
+    }
+
+    #[inline(always)]
+    fn load_bytes(x: &[u8; 4 * LANES]) -> Self::B {
+        simd!(_mm512_loadu_si512(x.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn bsplat(v: u8) -> Self::B {
+        simd!(_mm512_set1_epi8(v as i8))
+    }
+    #[inline(always)]
+    fn band(a: Self::B, b: Self::B) -> Self::B {
+        simd!(_mm512_and_si512(a, b))
+    }
+    #[inline(always)]
+    fn bor(a: Self::B, b: Self::B) -> Self::B {
+        simd!(_mm512_or_si512(a, b))
+    }
+    #[inline(always)]
+    fn bshl<const N: u32>(v: Self::B) -> Self::B {
+        simd!(_mm512_slli_epi16::<N>(v))
+    }
+    #[inline(always)]
+    fn bshr<const N: u32>(v: Self::B) -> Self::B {
+        simd!(_mm512_srli_epi16::<N>(v))
+    }
+    #[inline(always)]
+    fn dot(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I {
+        simd!(_mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(i32::from_le_bytes(*x))))
+    }
+    #[inline(always)]
+    fn dot_wide(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I {
+        Self::dot(acc, codes, x)
+    }
+
+    #[inline(always)]
+    fn prefetch(x: &[u8]) {
+        simd!(_mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast()))
+    }
+}

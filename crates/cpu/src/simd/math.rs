@@ -1,0 +1,174 @@
+//! exp, sigmoid, SiLU and softplus over vectors, within 2 ulp, and sums in a fixed order.
+//!
+//! One algorithm for every instruction set, built of operations that round alike, so that a value does
+//! not depend on the lane or the machine it is computed in. A scalar is a vector of which one lane counts.
+
+use super::{LANES, Simd, part, vectors};
+
+/// ln 2 in two parts: the first has so few bits that its products with small whole numbers are exact.
+const LN2_HIGH: f32 = 0.693_359_375;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+
+/// The elementary functions, for every [`Simd`].
+pub(crate) trait Math: Simd {
+    /// eˣ: 2ⁿ·eʳ with |r| ≤ ln2/2, and 2ⁿ in two factors so that it may be subnormal.
+    #[inline(always)]
+    fn exp(x: Self::F) -> Self::F {
+        // The bound is the first argument: a NaN passes.
+        let x = Self::min(Self::splat(88.8), Self::max(Self::splat(-104.0), x));
+        let n = Self::round(Self::mul(x, Self::splat(std::f32::consts::LOG2_E)));
+        let r = Self::fma(n, Self::splat(-LN2_HIGH), x);
+        let r = Self::fma(n, Self::splat(-LN2_LOW), r);
+        let mut p = Self::splat(1.987_569_1e-4);
+        for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+            p = Self::fma(p, r, Self::splat(c));
+        }
+        let y = Self::add(Self::fma(p, Self::mul(r, r), r), Self::splat(1.0));
+        let n = Self::to_int(n);
+        let half = Self::isar::<1>(n);
+        let rest = Self::isub(n, half);
+        let power = |n| Self::from_bits(Self::ishl::<23>(Self::iadd(n, Self::isplat(127))));
+        Self::mul(Self::mul(y, power(half)), power(rest))
+    }
+
+    /// ln x for normal x.
+    #[inline(always)]
+    fn ln(x: Self::F) -> Self::F {
+        let bits = Self::bits(x);
+        // Distance to √½ in whole octaves.
+        let e = Self::isar::<23>(Self::isub(bits, Self::isplat(0x3f35_04f3)));
+        let m = Self::from_bits(Self::isub(bits, Self::ishl::<23>(e)));
+        let e = Self::to_float(e);
+        let f = Self::sub(m, Self::splat(1.0));
+        let z = Self::mul(f, f);
+        let mut p = Self::splat(7.037_683_6e-2);
+        for c in [
+            -1.151_461e-1,
+            1.167_699_9e-1,
+            -1.242_014_1e-1,
+            1.424_932_3e-1,
+            -1.666_805_8e-1,
+            2.000_071_5e-1,
+            -2.499_999_4e-1,
+            3.333_333e-1,
+        ] {
+            p = Self::fma(p, f, Self::splat(c));
+        }
+        let y = Self::mul(Self::mul(p, z), f);
+        let y = Self::fma(e, Self::splat(LN2_LOW), y);
+        let y = Self::fma(z, Self::splat(-0.5), y);
+        Self::fma(e, Self::splat(LN2_HIGH), Self::add(f, y))
+    }
+
+    /// 1 / (1 + e⁻ˣ).
+    #[inline(always)]
+    fn sigmoid(x: Self::F) -> Self::F {
+        let e = Self::exp(Self::sub(Self::zero(), x));
+        Self::div(Self::splat(1.0), Self::add(Self::splat(1.0), e))
+    }
+
+    /// x · sigmoid(x).
+    #[inline(always)]
+    fn silu(x: Self::F) -> Self::F {
+        let e = Self::exp(Self::sub(Self::zero(), x));
+        Self::div(x, Self::add(Self::splat(1.0), e))
+    }
+
+    /// ln(1 + eˣ), and x itself above 20.
+    #[inline(always)]
+    fn softplus(x: Self::F) -> Self::F {
+        let one = Self::splat(1.0);
+        let e = Self::exp(x);
+        let u = Self::add(one, e);
+        // The rounding of 1 + e is made up for by the factor e/(u-1).
+        let wide = Self::mul(Self::ln(u), Self::div(e, Self::sub(u, one)));
+        let y = Self::select_gt(u, one, wide, e);
+        Self::select_gt(x, Self::splat(20.0), x, y)
+    }
+
+    /// max(x, 0)².
+    #[inline(always)]
+    fn relu2(x: Self::F) -> Self::F {
+        let x = Self::max(Self::zero(), x);
+        Self::mul(x, x)
+    }
+
+    /// eˣ of one value.
+    #[inline(always)]
+    fn exp1(x: f32) -> f32 {
+        Self::lane0(Self::exp(Self::splat(x)))
+    }
+
+    /// Σ a·b, vector after vector into four sums in turn.
+    #[inline(always)]
+    fn inner(a: &[f32], b: &[f32]) -> f32 {
+        let b = &b[..a.len()];
+        let mut sums = [Self::zero(); 4];
+        let (a4, a_rest) = a.as_chunks::<{ 4 * LANES }>();
+        let (b4, b_rest) = b.as_chunks::<{ 4 * LANES }>();
+        for (a, b) in a4.iter().zip(b4) {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = Self::fma(Self::load_part(part(a, i)), Self::load_part(part(b, i)), *sum);
+            }
+        }
+        for i in 0..vectors(a_rest.len()) {
+            sums[i] = Self::fma(Self::load_part(part(a_rest, i)), Self::load_part(part(b_rest, i)), sums[i]);
+        }
+        Self::sum(Self::add(Self::add(sums[0], sums[1]), Self::add(sums[2], sums[3])))
+    }
+}
+
+impl<S: Simd> Math for S {}
+
+/// Σ x², as [`Math::inner`] of x with itself.
+#[inline(always)]
+pub(crate) fn square_sum<S: Simd>(x: &[f32]) -> f32 {
+    S::inner(x, x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Portable;
+    use super::*;
+
+    fn ulps(got: f32, want: f64) -> f64 {
+        let want32 = want as f32;
+        if got == want32 {
+            return 0.0;
+        }
+        let ulp = (f64::from(f32::from_bits(want32.abs().to_bits() + 1)) - f64::from(want32.abs())).abs();
+        (f64::from(got) - want).abs() / ulp
+    }
+
+    fn worst(f: impl Fn(f32) -> f32, want: impl Fn(f64) -> f64, lo: f32, hi: f32) -> f64 {
+        let steps = 20_000;
+        (0..=steps)
+            .map(|i| lo + (hi - lo) * i as f32 / steps as f32)
+            .map(|x| ulps(f(x), want(f64::from(x))))
+            .fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn functions_are_accurate() {
+        type P = Portable;
+        let one = |f: fn([f32; 16]) -> [f32; 16]| move |x| f([x; 16])[3];
+        assert!(worst(one(P::exp), f64::exp, -87.0, 88.0) < 1.5);
+        assert!(worst(one(P::softplus), |x| x.exp().ln_1p(), -80.0, 20.0) < 3.0);
+        assert!(worst(one(P::sigmoid), |x| 1.0 / (1.0 + (-x).exp()), -80.0, 30.0) < 3.0);
+        assert!(worst(one(P::silu), |x| x / (1.0 + (-x).exp()), -80.0, 30.0) < 3.0);
+    }
+
+    #[test]
+    fn extremes_stay_in_bounds() {
+        type P = Portable;
+        let x = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e30, -0.0, 0.0, 21.0];
+        let mut lanes = [0.0; 16];
+        lanes[..8].copy_from_slice(&x);
+        let e = P::exp(lanes);
+        assert!(e[0].is_nan() && e[1] == f32::INFINITY && e[2] == 0.0 && e[3] == f32::INFINITY);
+        assert_eq!(e[4..7], [0.0, 1.0, 1.0]);
+        let s = P::softplus(lanes);
+        assert!(s[0].is_nan() && s[1] == f32::INFINITY && s[2] == 0.0 && s[4] == 0.0 && s[7] == 21.0);
+        assert_eq!(P::exp1(-103.0), f32::from_bits(1));
+    }
+}

@@ -1,0 +1,173 @@
+//! Sixteen lanes of f32 and i32, and sixteen groups of four bytes: the only vocabulary kernels compute in.
+//!
+//! Every operation acts on each lane by itself and rounds as IEEE 754 says, so that all implementations
+//! give the same bits. Kernels are generic over [`Simd`] and inlined into one function per instruction
+//! set (see `kernels/mod.rs`). This module knows no op.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod math;
+mod portable;
+
+pub(crate) use math::{Math, square_sum};
+pub(crate) use portable::Portable;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use {avx2::Avx2, avx512::Avx512};
+
+/// Lanes of a vector.
+pub(crate) const LANES: usize = 16;
+
+/// One instruction set. Methods of the x86 types may only run where the CPU has the features; dispatch
+/// makes sure of that once per call.
+pub(crate) trait Simd: Copy + Send + Sync + 'static {
+    /// Sixteen f32.
+    type F: Copy;
+    /// Sixteen i32.
+    type I: Copy;
+    /// Sixty-four bytes: lane r holds bytes 4r..4r+4.
+    type B: Copy;
+
+    /// Token rows a matmul keeps in registers at once: 8 or 4.
+    const ROWS: usize;
+    /// What [`Simd::dot_wide`] takes a stored code of zero point 128 to be: it leaves this much of the
+    /// zero point to the caller.
+    const WIDE_ZERO: i32;
+
+    fn splat(v: f32) -> Self::F;
+    fn load(x: &[f32; LANES]) -> Self::F;
+    fn store(v: Self::F, out: &mut [f32; LANES]);
+    /// f32 from little-endian bytes.
+    fn load_le(x: &[u8; 4 * LANES]) -> Self::F;
+    /// Widens f16, little-endian.
+    fn load_f16(x: &[u8; 2 * LANES]) -> Self::F;
+    /// Widens bf16, little-endian.
+    fn load_bf16(x: &[u8; 2 * LANES]) -> Self::F;
+    /// Narrows to f16, nearest even.
+    fn store_f16(v: Self::F, out: &mut [u8; 2 * LANES]);
+    fn load_u8(x: &[u8; LANES]) -> Self::F;
+    fn load_i8(x: &[u8; LANES]) -> Self::F;
+
+    fn add(a: Self::F, b: Self::F) -> Self::F;
+    fn sub(a: Self::F, b: Self::F) -> Self::F;
+    fn mul(a: Self::F, b: Self::F) -> Self::F;
+    fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// `a·b + c`, rounded once.
+    fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a > b ? a : b`, so b where either is NaN.
+    fn max(a: Self::F, b: Self::F) -> Self::F;
+    /// `a < b ? a : b`, so b where either is NaN.
+    fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// Nearest whole number, ties to even.
+    fn round(v: Self::F) -> Self::F;
+    /// `a > b ? x : y`.
+    fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
+    /// Lanes below `n` from a, the others from b.
+    fn first(n: usize, a: Self::F, b: Self::F) -> Self::F;
+    /// The bits of lane 0.
+    fn lane0(v: Self::F) -> f32;
+
+    fn isplat(v: i32) -> Self::I;
+    fn iadd(a: Self::I, b: Self::I) -> Self::I;
+    fn isub(a: Self::I, b: Self::I) -> Self::I;
+    fn iand(a: Self::I, b: Self::I) -> Self::I;
+    fn ishl<const N: u32>(v: Self::I) -> Self::I;
+    /// Arithmetic shift.
+    fn isar<const N: u32>(v: Self::I) -> Self::I;
+    /// Nearest i32; whatever for values beyond its range.
+    fn to_int(v: Self::F) -> Self::I;
+    fn to_float(v: Self::I) -> Self::F;
+    fn bits(v: Self::F) -> Self::I;
+    fn from_bits(v: Self::I) -> Self::F;
+    /// Narrows lanes in -128..=127.
+    fn store_i8(v: Self::I, out: &mut [u8; LANES]);
+
+    fn load_bytes(x: &[u8; 4 * LANES]) -> Self::B;
+    fn bsplat(v: u8) -> Self::B;
+    fn band(a: Self::B, b: Self::B) -> Self::B;
+    fn bor(a: Self::B, b: Self::B) -> Self::B;
+    /// Shifts 16-bit units: mask the result to bits that come from the same byte.
+    fn bshl<const N: u32>(v: Self::B) -> Self::B;
+    fn bshr<const N: u32>(v: Self::B) -> Self::B;
+    /// `acc[r] + Σ_b codes[r][b]·x[b]`, codes unsigned below 128, x signed.
+    fn dot(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I;
+    /// The same for codes up to 255, less `(128 − WIDE_ZERO)·Σ_b x[b]`; x above -128.
+    fn dot_wide(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I;
+
+    /// Zero in every lane.
+    #[inline(always)]
+    fn zero() -> Self::F {
+        Self::splat(0.0)
+    }
+
+    /// Up to sixteen values; zero beyond the end.
+    #[inline(always)]
+    fn load_part(x: &[f32]) -> Self::F {
+        match x.first_chunk() {
+            Some(full) => Self::load(full),
+            None => {
+                let mut lanes = [0.0; LANES];
+                lanes[..x.len()].copy_from_slice(x);
+                Self::load(&lanes)
+            }
+        }
+    }
+
+    /// Stores as many lanes as `out` takes.
+    #[inline(always)]
+    fn store_part(v: Self::F, out: &mut [f32]) {
+        match out.first_chunk_mut() {
+            Some(full) => Self::store(v, full),
+            None => {
+                let mut lanes = [0.0; LANES];
+                Self::store(v, &mut lanes);
+                let n = out.len();
+                out.copy_from_slice(&lanes[..n]);
+            }
+        }
+    }
+
+    /// Sum of the lanes in a fixed tree: lanes 8 apart, then 4, 2, 1.
+    #[inline(always)]
+    fn sum(v: Self::F) -> f32 {
+        let mut l = [0.0; LANES];
+        Self::store(v, &mut l);
+        let e: [f32; 8] = std::array::from_fn(|i| l[i] + l[i + 8]);
+        let q: [f32; 4] = std::array::from_fn(|i| e[i] + e[i + 4]);
+        (q[0] + q[2]) + (q[1] + q[3])
+    }
+
+    /// Largest lane; NaNs are passed over where there is anything else.
+    #[inline(always)]
+    fn max_lane(v: Self::F) -> f32 {
+        let mut l = [0.0; LANES];
+        Self::store(v, &mut l);
+        let e: [f32; 8] = std::array::from_fn(|i| l[i].max(l[i + 8]));
+        let q: [f32; 4] = std::array::from_fn(|i| e[i].max(e[i + 4]));
+        q[0].max(q[2]).max(q[1].max(q[3]))
+    }
+
+    /// Hints that memory will be read soon.
+    #[inline(always)]
+    fn prefetch(_x: &[u8]) {}
+}
+
+/// Vectors that cover `len` values.
+#[inline(always)]
+pub(crate) fn vectors(len: usize) -> usize {
+    len.div_ceil(LANES)
+}
+
+/// The part of `x` that vector `i` covers.
+#[inline(always)]
+pub(crate) fn part(x: &[f32], i: usize) -> &[f32] {
+    &x[i * LANES..x.len().min((i + 1) * LANES)]
+}
+
+/// The part of `x` that vector `i` covers, to write.
+#[inline(always)]
+pub(crate) fn part_mut(x: &mut [f32], i: usize) -> &mut [f32] {
+    let end = x.len().min((i + 1) * LANES);
+    &mut x[i * LANES..end]
+}

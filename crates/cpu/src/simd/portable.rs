@@ -1,0 +1,201 @@
+//! The vector vocabulary in plain Rust: runs everywhere and defines what the others must equal.
+
+use half::{bf16, f16};
+
+use super::{LANES, Simd};
+
+/// Arrays of sixteen.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+#[inline(always)]
+fn map2<T: Copy, U>(a: [T; LANES], b: [T; LANES], f: impl Fn(T, T) -> U) -> [U; LANES] {
+    std::array::from_fn(|i| f(a[i], b[i]))
+}
+
+#[inline(always)]
+fn pair(x: &[u8], i: usize) -> [u8; 2] {
+    [x[2 * i], x[2 * i + 1]]
+}
+
+#[inline(always)]
+fn shift16(v: [u8; 64], f: impl Fn(u16) -> u16) -> [u8; 64] {
+    let mut out = [0; 64];
+    for i in 0..32 {
+        let bytes = f(u16::from_le_bytes(pair(&v, i))).to_le_bytes();
+        out[2 * i..2 * i + 2].copy_from_slice(&bytes);
+    }
+    out
+}
+
+impl Simd for Portable {
+    type F = [f32; LANES];
+    type I = [i32; LANES];
+    type B = [u8; 4 * LANES];
+
+    const ROWS: usize = 4;
+    const WIDE_ZERO: i32 = 128;
+
+    #[inline(always)]
+    fn splat(v: f32) -> Self::F {
+        [v; LANES]
+    }
+    #[inline(always)]
+    fn load(x: &[f32; LANES]) -> Self::F {
+        *x
+    }
+    #[inline(always)]
+    fn store(v: Self::F, out: &mut [f32; LANES]) {
+        *out = v;
+    }
+    #[inline(always)]
+    fn load_le(x: &[u8; 4 * LANES]) -> Self::F {
+        std::array::from_fn(|i| f32::from_le_bytes([x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]]))
+    }
+    #[inline(always)]
+    fn load_f16(x: &[u8; 2 * LANES]) -> Self::F {
+        std::array::from_fn(|i| f16::from_le_bytes(pair(x, i)).to_f32())
+    }
+    #[inline(always)]
+    fn load_bf16(x: &[u8; 2 * LANES]) -> Self::F {
+        std::array::from_fn(|i| bf16::from_le_bytes(pair(x, i)).to_f32())
+    }
+    #[inline(always)]
+    fn store_f16(v: Self::F, out: &mut [u8; 2 * LANES]) {
+        for (o, v) in out.as_chunks_mut::<2>().0.iter_mut().zip(v) {
+            *o = f16::from_f32(v).to_le_bytes();
+        }
+    }
+    #[inline(always)]
+    fn load_u8(x: &[u8; LANES]) -> Self::F {
+        x.map(f32::from)
+    }
+    #[inline(always)]
+    fn load_i8(x: &[u8; LANES]) -> Self::F {
+        x.map(|b| f32::from(b as i8))
+    }
+
+    #[inline(always)]
+    fn add(a: Self::F, b: Self::F) -> Self::F {
+        map2(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    fn sub(a: Self::F, b: Self::F) -> Self::F {
+        map2(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    fn mul(a: Self::F, b: Self::F) -> Self::F {
+        map2(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    fn div(a: Self::F, b: Self::F) -> Self::F {
+        map2(a, b, |a, b| a / b)
+    }
+    #[inline(always)]
+    fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    fn max(a: Self::F, b: Self::F) -> Self::F {
+        map2(a, b, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    fn min(a: Self::F, b: Self::F) -> Self::F {
+        map2(a, b, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
+    fn round(v: Self::F) -> Self::F {
+        v.map(f32::round_ties_even)
+    }
+    #[inline(always)]
+    fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F {
+        std::array::from_fn(|i| if a[i] > b[i] { x[i] } else { y[i] })
+    }
+    #[inline(always)]
+    fn first(n: usize, a: Self::F, b: Self::F) -> Self::F {
+        std::array::from_fn(|i| if i < n { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    fn lane0(v: Self::F) -> f32 {
+        v[0]
+    }
+
+    #[inline(always)]
+    fn isplat(v: i32) -> Self::I {
+        [v; LANES]
+    }
+    #[inline(always)]
+    fn iadd(a: Self::I, b: Self::I) -> Self::I {
+        map2(a, b, i32::wrapping_add)
+    }
+    #[inline(always)]
+    fn isub(a: Self::I, b: Self::I) -> Self::I {
+        map2(a, b, i32::wrapping_sub)
+    }
+    #[inline(always)]
+    fn iand(a: Self::I, b: Self::I) -> Self::I {
+        map2(a, b, |a, b| a & b)
+    }
+    #[inline(always)]
+    fn ishl<const N: u32>(v: Self::I) -> Self::I {
+        v.map(|v| v << N)
+    }
+    #[inline(always)]
+    fn isar<const N: u32>(v: Self::I) -> Self::I {
+        v.map(|v| v >> N)
+    }
+    #[inline(always)]
+    fn to_int(v: Self::F) -> Self::I {
+        v.map(|v| v.round_ties_even() as i32)
+    }
+    #[inline(always)]
+    fn to_float(v: Self::I) -> Self::F {
+        v.map(|v| v as f32)
+    }
+    #[inline(always)]
+    fn bits(v: Self::F) -> Self::I {
+        v.map(|v| v.to_bits() as i32)
+    }
+    #[inline(always)]
+    fn from_bits(v: Self::I) -> Self::F {
+        v.map(|v| f32::from_bits(v as u32))
+    }
+    #[inline(always)]
+    fn store_i8(v: Self::I, out: &mut [u8; LANES]) {
+        *out = v.map(|v| v as u8);
+    }
+
+    #[inline(always)]
+    fn load_bytes(x: &[u8; 4 * LANES]) -> Self::B {
+        *x
+    }
+    #[inline(always)]
+    fn bsplat(v: u8) -> Self::B {
+        [v; 64]
+    }
+    #[inline(always)]
+    fn band(a: Self::B, b: Self::B) -> Self::B {
+        std::array::from_fn(|i| a[i] & b[i])
+    }
+    #[inline(always)]
+    fn bor(a: Self::B, b: Self::B) -> Self::B {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
+    #[inline(always)]
+    fn bshl<const N: u32>(v: Self::B) -> Self::B {
+        shift16(v, |v| v << N)
+    }
+    #[inline(always)]
+    fn bshr<const N: u32>(v: Self::B) -> Self::B {
+        shift16(v, |v| v >> N)
+    }
+    #[inline(always)]
+    fn dot(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I {
+        let x = x.map(|x| i32::from(x as i8));
+        std::array::from_fn(|r| (0..4).fold(acc[r], |acc, b| acc + i32::from(codes[4 * r + b]) * x[b]))
+    }
+    #[inline(always)]
+    fn dot_wide(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I {
+        Self::dot(acc, codes, x)
+    }
+}

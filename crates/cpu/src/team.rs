@@ -1,0 +1,274 @@
+//! The resident team of threads: publishes one job at a time, every member runs it, members meet in a
+//! spin barrier. Knows nothing of what a job does.
+//!
+//! Between jobs the members sleep; inside a job they spin, and yield when a wait grows long. A panic of
+//! one member releases the others from their barriers and is raised again in the caller.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+
+/// Turns of a waiting loop before it yields the core at every turn.
+const SPINS_BEFORE_YIELD: u32 = 4_000;
+/// Turns a member waits for the next job before it sleeps.
+const SPINS_BEFORE_SLEEP: u32 = 10_000;
+
+type Job = *const (dyn Fn(usize) + Sync);
+
+/// Threads that stay; the caller of [`Team::run`] is member 0.
+pub(crate) struct Team {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    size: usize,
+    job: UnsafeCell<Option<Job>>,
+    /// Number of the published job.
+    epoch: AtomicUsize,
+    /// Workers that have not finished it.
+    running: AtomicUsize,
+    stop: AtomicBool,
+    failed: AtomicBool,
+    failure: Mutex<Option<Box<dyn Any + Send>>>,
+    sleep: Mutex<()>,
+    wake: Condvar,
+    arrived: AtomicUsize,
+    generation: AtomicUsize,
+}
+
+// SAFETY: `job` is written by the caller while no worker runs (`running` is zero) and read by workers
+// after they have seen the new epoch; it points to something that lives until all of them are done.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
+
+/// What a member that waits in a barrier panics with when another has failed.
+struct Abandoned;
+
+impl Team {
+    /// Starts `size - 1` threads.
+    pub fn new(size: usize) -> std::io::Result<Team> {
+        let shared = Arc::new(Shared {
+            size: size.max(1),
+            job: UnsafeCell::new(None),
+            epoch: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
+            arrived: AtomicUsize::new(0),
+            generation: AtomicUsize::new(0),
+        });
+        let mut team = Team { shared, workers: Vec::new() };
+        for member in 1..team.size() {
+            let shared = Arc::clone(&team.shared);
+            let builder = std::thread::Builder::new().name(format!("mambo-{member}"));
+            team.workers.push(builder.spawn(move || work(&shared, member))?);
+        }
+        Ok(team)
+    }
+
+    /// Members, the caller included.
+    pub fn size(&self) -> usize {
+        self.shared.size
+    }
+
+    /// Runs `job(member)` once on every member and returns when all are done.
+    pub fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
+        let shared = &*self.shared;
+        if shared.size == 1 {
+            return job(0);
+        }
+        // SAFETY: only the lifetime is changed; no worker keeps the pointer beyond this call, which waits
+        // for all of them.
+        let erased: Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(job) };
+        // SAFETY: no worker is running, so nobody reads the cell.
+        unsafe { *shared.job.get() = Some(erased) };
+        shared.running.store(shared.size - 1, Ordering::Relaxed);
+        {
+            // The lock orders the new epoch before or after a member's last look before it sleeps.
+            let _held = shared.sleep.lock().unwrap_or_else(|e| e.into_inner());
+            shared.epoch.fetch_add(1, Ordering::Release);
+        }
+        shared.wake.notify_all();
+        guard(shared, || job(0));
+        let mut wait = Wait::default();
+        while shared.running.load(Ordering::Acquire) != 0 {
+            wait.turn();
+        }
+        if shared.failed.swap(false, Ordering::Relaxed) {
+            shared.arrived.store(0, Ordering::Relaxed);
+            let failure = shared.failure.lock().unwrap_or_else(|e| e.into_inner()).take();
+            resume_unwind(failure.unwrap_or_else(|| Box::new("a member of the thread team failed")));
+        }
+    }
+
+    /// A handle for use inside a job.
+    pub fn meeting(&self) -> Meeting {
+        Meeting { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        {
+            let _held = self.shared.sleep.lock().unwrap_or_else(|e| e.into_inner());
+            self.shared.epoch.fetch_add(1, Ordering::Release);
+        }
+        self.shared.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+/// The barrier of a team, usable while the team itself is borrowed by [`Team::run`].
+pub(crate) struct Meeting {
+    shared: Arc<Shared>,
+}
+
+impl Meeting {
+    /// Meets all other members; every member of the running job must call it.
+    pub fn barrier(&self) {
+        self.shared.barrier();
+    }
+}
+
+impl Shared {
+    fn barrier(&self) {
+        if self.size == 1 {
+            return;
+        }
+        let generation = self.generation.load(Ordering::Acquire);
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.size {
+            self.arrived.store(0, Ordering::Relaxed);
+            self.generation.fetch_add(1, Ordering::Release);
+            return;
+        }
+        let mut wait = Wait::default();
+        while self.generation.load(Ordering::Acquire) == generation {
+            if self.failed.load(Ordering::Relaxed) {
+                std::panic::panic_any(Abandoned);
+            }
+            wait.turn();
+        }
+    }
+}
+
+/// A loop that spins, then yields.
+#[derive(Default)]
+struct Wait {
+    turns: u32,
+}
+
+impl Wait {
+    fn turn(&mut self) {
+        self.turns += 1;
+        if self.turns < SPINS_BEFORE_YIELD {
+            spin_loop();
+        } else {
+            self.turns = SPINS_BEFORE_YIELD;
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Runs a member's share and keeps the first panic of the team.
+fn guard(shared: &Shared, share: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(share)) {
+        let mut failure = shared.failure.lock().unwrap_or_else(|e| e.into_inner());
+        if failure.is_none() && !panic.is::<Abandoned>() {
+            *failure = Some(panic);
+        }
+        shared.failed.store(true, Ordering::Relaxed);
+    }
+}
+
+fn work(shared: &Shared, member: usize) {
+    let mut seen = 0;
+    loop {
+        seen = next_epoch(shared, seen);
+        if shared.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: the epoch was published after the job was stored, and `run` keeps it alive until
+        // `running` is zero.
+        if let Some(job) = unsafe { *shared.job.get() } {
+            // SAFETY: as above.
+            guard(shared, || unsafe { (*job)(member) });
+        }
+        shared.running.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Waits for an epoch other than `seen`: spinning for a while, then asleep.
+fn next_epoch(shared: &Shared, seen: usize) -> usize {
+    for _ in 0..SPINS_BEFORE_SLEEP {
+        let epoch = shared.epoch.load(Ordering::Acquire);
+        if epoch != seen {
+            return epoch;
+        }
+        spin_loop();
+    }
+    let mut held = shared.sleep.lock().unwrap_or_else(|e| e.into_inner());
+    loop {
+        let epoch = shared.epoch.load(Ordering::Acquire);
+        if epoch != seen {
+            return epoch;
+        }
+        held = shared.wake.wait(held).unwrap_or_else(|e| e.into_inner());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_meet_and_share_work() {
+        let mut team = Team::new(4).unwrap();
+        let meeting = team.meeting();
+        for _ in 0..200 {
+            let (before, after) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            team.run(&|_| {
+                before.fetch_add(1, Ordering::Relaxed);
+                meeting.barrier();
+                assert_eq!(before.load(Ordering::Relaxed), 4);
+                meeting.barrier();
+                after.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(after.into_inner(), 4);
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_team_lives_on() {
+        let mut team = Team::new(3).unwrap();
+        let meeting = team.meeting();
+        for culprit in 0..3 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                team.run(&|member| {
+                    assert_ne!(member, culprit, "this member fails");
+                    meeting.barrier();
+                });
+            }));
+            let text = *result.unwrap_err().downcast::<String>().unwrap();
+            assert!(text.contains("this member fails"), "{text}");
+            let count = AtomicUsize::new(0);
+            team.run(&|_| {
+                meeting.barrier();
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(count.into_inner(), 3);
+        }
+    }
+}

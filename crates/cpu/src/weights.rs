@@ -1,0 +1,108 @@
+//! Taking weights in: packed for products, as stored for look-ups, as f32 for vectors.
+
+use std::sync::Arc;
+
+use mambo_kernel::{BackendError, WeightKey, WeightSource, WeightUse};
+use mambo_tensor::decode_row;
+
+use crate::kernels::matmul::{Packed, TYPES};
+use crate::kernels::table::{Table, Weight};
+use crate::memory::Buffer;
+use crate::team::Team;
+
+/// Loads a weight and says how many bytes it takes.
+pub(crate) fn load(
+    team: &mut Team,
+    backend: &str,
+    key: &WeightKey,
+    source: &dyn WeightSource,
+) -> Result<(Weight, usize), BackendError> {
+    let shape = source.shape();
+    let wrong = |problem: &str| BackendError::WeightShape {
+        name: key.name.clone(),
+        shape: format!("{shape:?}"),
+        problem: problem.to_string(),
+    };
+    let dims = match (key.usage, shape) {
+        (WeightUse::Matrix, &[out, cols]) => [1, out, cols],
+        (WeightUse::Experts, &[experts, out, cols]) => [experts, out, cols],
+        (WeightUse::Table, &[rows, cols]) => [1, rows, cols],
+        (WeightUse::Vector, &[.., cols]) => [1, shape[..shape.len() - 1].iter().product(), cols],
+        (WeightUse::Matrix | WeightUse::Table, _) => return Err(wrong("expected two dimensions")),
+        (WeightUse::Experts, _) => return Err(wrong("expected three dimensions")),
+        (WeightUse::Vector, _) => return Err(wrong("expected at least one dimension")),
+    };
+    if dims.contains(&0) {
+        return Err(wrong("which is empty"));
+    }
+    match key.usage {
+        WeightUse::Matrix | WeightUse::Experts => {
+            if !TYPES.iter().any(|(dtype, _)| *dtype == source.dtype()) {
+                return Err(BackendError::UnsupportedWeight {
+                    name: key.name.clone(),
+                    dtype: source.dtype(),
+                    backend: backend.to_string(),
+                    supported: TYPES.map(|(dtype, _)| dtype.name()).join(", "),
+                });
+            }
+            let packed = Packed::load(team, &key.name, source, dims)?;
+            let bytes = packed.bytes();
+            Ok((Weight::Packed(Arc::new(packed)), bytes))
+        }
+        WeightUse::Table => load_table(key, source, [dims[1], dims[2]], &wrong),
+        WeightUse::Vector => load_vector(source, [dims[1], dims[2]], &wrong),
+    }
+}
+
+fn load_table(
+    key: &WeightKey,
+    source: &dyn WeightSource,
+    [rows, cols]: [usize; 2],
+    wrong: &dyn Fn(&str) -> BackendError,
+) -> Result<(Weight, usize), BackendError> {
+    let dtype = source.dtype();
+    let row_bytes = dtype.row_bytes(cols).ok_or_else(|| wrong("whose rows are not whole blocks"))?;
+    let bytes = rows.checked_mul(row_bytes).ok_or_else(|| wrong("which is too large"))?;
+    let mut data = Buffer::zeroed(bytes, &format!("weight `{}`", key.name))?;
+    let mut at = 0;
+    for part in 0..source.part_count() {
+        let stored = source.part(part);
+        let room = data.get_mut(at..at + stored.len()).ok_or_else(|| wrong("but more bytes are stored"))?;
+        room.copy_from_slice(&stored);
+        at += stored.len();
+        drop(stored);
+        source.release(part);
+    }
+    if at != bytes {
+        return Err(wrong("of which rows are missing"));
+    }
+    Ok((Weight::Table(Arc::new(Table { dtype, rows, cols, row_bytes, data })), bytes))
+}
+
+fn load_vector(
+    source: &dyn WeightSource,
+    [rows, cols]: [usize; 2],
+    wrong: &dyn Fn(&str) -> BackendError,
+) -> Result<(Weight, usize), BackendError> {
+    let dtype = source.dtype();
+    let row_bytes = dtype.row_bytes(cols).ok_or_else(|| wrong("whose rows are not whole blocks"))?;
+    let mut values = Vec::with_capacity(rows * cols);
+    for part in 0..source.part_count() {
+        let stored = source.part(part);
+        if !stored.len().is_multiple_of(row_bytes.max(1)) {
+            return Err(wrong("whose stored bytes are of another size"));
+        }
+        for row in stored.chunks_exact(row_bytes.max(1)) {
+            let start = values.len();
+            values.resize(start + cols, 0.0);
+            decode_row(dtype, row, &mut values[start..]).map_err(|e| wrong(&e.to_string()))?;
+        }
+        drop(stored);
+        source.release(part);
+    }
+    if values.len() != rows * cols {
+        return Err(wrong("whose stored bytes are of another size"));
+    }
+    let bytes = values.len() * 4;
+    Ok((Weight::Vector(Arc::new(values)), bytes))
+}

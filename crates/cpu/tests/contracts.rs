@@ -1,0 +1,29 @@
+//! Every kernel row of every instruction set this machine has, over every hard case of its op.
+
+use mambo_cpu::{CpuBackend, CpuOptions, Isa};
+use mambo_kernel::Backend;
+use mambo_testkit::contract::check_all;
+
+fn check(isa: Isa, threads: usize) {
+    if !Isa::available().contains(&isa) {
+        return;
+    }
+    let make =
+        || Box::new(CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).unwrap()) as Box<dyn Backend>;
+    check_all(&make).assert_ok();
+}
+
+#[test]
+fn portable() {
+    check(Isa::Portable, 1);
+}
+
+#[test]
+fn avx2() {
+    check(Isa::Avx2, 2);
+}
+
+#[test]
+fn avx512() {
+    check(Isa::Avx512, 3);
+}
