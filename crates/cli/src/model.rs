@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use mambo_checkpoint::{Checkpoint, GgufMetadata, Metadata};
+use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_engine::{Engine, EngineConfig, ModelGraphs, Progress, SamplingParams, Weights};
 use mambo_graph::Graph;
 use mambo_kernel::{Backend, Rollback, WeightSource};
@@ -228,7 +229,7 @@ pub fn backend(args: &ModelArgs) -> Result<Box<dyn Backend>> {
     if args.threads == Some(0) {
         bail!("--threads is 0; use 1 or more");
     }
-    Ok(Box::new(mambo_kernel::ReferenceBackend::new()))
+    Ok(Box::new(CpuBackend::new(CpuOptions { threads: args.threads.unwrap_or(0), isa: None })?))
 }
 
 /// A path as it is, or a hub id in the local cache.
