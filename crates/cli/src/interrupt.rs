@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts interrupts since they were last cleared.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {

@@ -2,6 +2,18 @@
 
 use std::io::{IsTerminal, Write};
 
+/// Writes text to standard output; a closed pipe is an error and not a panic.
+pub fn put(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Writes one JSON object on a line of its own.
+pub fn put_json(object: &serde_json::Value) -> std::io::Result<()> {
+    put(&format!("{object}\n"))
+}
+
 /// Streams an answer to standard output.
 pub struct Screen {
     colour: bool,

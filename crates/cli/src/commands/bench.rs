@@ -1,0 +1,290 @@
+//! `mambo bench`: prefill and decode speed through the engine, beside what the machine could do.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use mambo_engine::{Engine, Event, Request, human_bytes};
+use mambo_kernel::ProgramId;
+use mambo_plan::{CallCost, CostContext, program_cost};
+use serde_json::{Value, json};
+
+use crate::amounts::{Columns, Spread};
+use crate::args::ModelArgs;
+use crate::bandwidth::read_bandwidth;
+use crate::described::{Described, TypeTable};
+use crate::machine;
+use crate::model::{EngineUse, Model};
+use crate::terminal::{put, put_json};
+
+/// `mambo bench`
+#[derive(Args)]
+pub struct BenchArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Prompt tokens to prefill; 0 skips the measurement
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    pub prompt: usize,
+    /// Tokens to generate per sequence; 0 skips the measurement
+    #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 128)]
+    pub tokens: usize,
+    /// Sequences decoded at once, one measurement each
+    #[arg(short, long, value_name = "B,...", value_delimiter = ',', default_values_t = [1, 8])]
+    pub batch: Vec<usize>,
+    /// Tokens each sequence holds before decoding is measured
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub depth: usize,
+    /// Repetitions of every measurement
+    #[arg(short, long, value_name = "N", default_value_t = 3)]
+    pub repeats: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One line of the result.
+struct Measurement {
+    name: String,
+    phase: &'static str,
+    batch: usize,
+    tokens: usize,
+    /// Tokens per second.
+    rate: Spread,
+    bytes_per_token: f64,
+}
+
+/// What a prompt is made of: ids that nothing can predict, the same in every run.
+struct RandomIds {
+    state: u64,
+    vocab: u64,
+}
+
+impl RandomIds {
+    fn take(&mut self, count: usize) -> Vec<u32> {
+        let mut next = || {
+            self.state =
+                self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((self.state >> 33) % self.vocab) as u32
+        };
+        (0..count).map(|_| next()).collect()
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    check(args)?;
+    let described = Described::open(args.model.model.as_deref())?;
+    let types = described.types()?;
+    let model = Model::open(&args.model)?;
+    let start = Instant::now();
+    let (mut engine, threads) = load(args, &model)?;
+    let load_seconds = start.elapsed().as_secs_f64();
+    let mut ids = RandomIds { state: 1, vocab: model.spec.vocab as u64 };
+    let mut found = Vec::new();
+    if args.prompt > 0 {
+        found.push(measure_prefill(args, &mut engine, &mut ids, &types)?);
+    }
+    for &batch in args.batch.iter().filter(|_| args.tokens > 0) {
+        found.push(measure_decode(args, batch, &mut engine, &mut ids, &types)?);
+    }
+    // Asked before the bandwidth is measured, which takes memory of its own.
+    let peak = machine::peak_memory();
+    let bandwidth = read_bandwidth(threads)?;
+    let machine = json!({
+        "backend": engine.backend().name(),
+        "threads": threads,
+        "bandwidth_bytes_per_second": bandwidth,
+        "load_seconds": load_seconds,
+        "weight_bytes": engine.backend().weight_bytes(),
+        "peak_memory_bytes": peak,
+    });
+    if args.json {
+        let results: Vec<Value> = found.iter().map(|m| m.to_json(bandwidth)).collect();
+        put_json(&json!({"model": model.name(), "machine": machine, "results": results}))?;
+        return Ok(());
+    }
+    put(&format!(
+        "{}\n{}, reads {:.1} GB/s; {} of weights loaded in {load_seconds:.2} s; peak memory {}\n\n{}",
+        model.name(),
+        engine.backend().name(),
+        bandwidth / 1e9,
+        human_bytes(engine.backend().weight_bytes() as u64),
+        peak.map_or("unknown".to_owned(), human_bytes),
+        table(&found, bandwidth),
+    ))?;
+    Ok(())
+}
+
+fn check(args: &BenchArgs) -> Result<()> {
+    if args.repeats == 0 {
+        bail!("--repeats is 0; measure at least once");
+    }
+    if args.prompt == 0 && args.tokens == 0 {
+        bail!("-p 0 and -n 0 leave nothing to measure; raise one of them");
+    }
+    if args.batch.contains(&0) {
+        bail!("--batch holds a 0; every batch needs at least one sequence");
+    }
+    Ok(())
+}
+
+/// An engine with room for the largest measurement and no more.
+fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
+    let sequences = args.batch.iter().copied().max().unwrap_or(1);
+    // Sequences that are ready early go on decoding while the prompts of the others run.
+    let waiting = (sequences * args.depth).div_ceil(args.model.chunk.max(1)) + 2;
+    let need = args.prompt.max(args.depth + args.tokens + waiting) + 1;
+    let mut flags = args.model.clone();
+    flags.context = Some(flags.context.unwrap_or(need));
+    if flags.context < Some(need) {
+        bail!("--context holds fewer than the {need} tokens this measurement needs; leave it out");
+    }
+    let usage = EngineUse { sequences, ..EngineUse::default() };
+    let threads = args.model.threads.unwrap_or_else(machine::cores);
+    Ok((model.engine(&flags, usage)?, threads))
+}
+
+/// Runs until so many sequences have their first token.
+fn run_until(engine: &mut Engine, sequences: usize) -> Result<()> {
+    let mut started = std::collections::HashSet::new();
+    while started.len() < sequences {
+        for event in engine.step()? {
+            if let Event::Token { id, .. } = event {
+                started.insert(id);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure_prefill(
+    args: &BenchArgs,
+    engine: &mut Engine,
+    ids: &mut RandomIds,
+    types: &TypeTable,
+) -> Result<Measurement> {
+    let mut rates = Vec::new();
+    for round in 0..=args.repeats {
+        let request = Request { prompt: ids.take(args.prompt), max_tokens: Some(1), ..Default::default() };
+        let start = Instant::now();
+        let id = engine.submit(request)?;
+        run_until(engine, 1)?;
+        // The first round warms caches and page tables up and does not count.
+        if round > 0 {
+            rates.push(args.prompt as f64 / start.elapsed().as_secs_f64());
+        }
+        engine.cancel(id);
+    }
+    let (program, _) = engine.program_ids();
+    let chunk = args.model.chunk;
+    let mut bytes = 0;
+    for first in (0..args.prompt).step_by(chunk) {
+        let tokens = chunk.min(args.prompt - first);
+        bytes += step_cost(engine, program, types, tokens, 1, first).bytes;
+    }
+    Ok(Measurement {
+        name: format!("prefill {}", args.prompt),
+        phase: "prefill",
+        batch: 1,
+        tokens: args.prompt,
+        rate: Spread::of(&rates),
+        bytes_per_token: bytes as f64 / args.prompt as f64,
+    })
+}
+
+fn measure_decode(
+    args: &BenchArgs,
+    batch: usize,
+    engine: &mut Engine,
+    ids: &mut RandomIds,
+    types: &TypeTable,
+) -> Result<Measurement> {
+    let mut rates = Vec::new();
+    for round in 0..=args.repeats {
+        let mut sequences = Vec::new();
+        for _ in 0..batch {
+            let request = Request { prompt: ids.take(args.depth.max(1)), ..Default::default() };
+            sequences.push(engine.submit(request)?);
+        }
+        run_until(engine, batch)?;
+        // The first round warms up: a few steps are enough.
+        let steps = if round == 0 { args.tokens.min(4) } else { args.tokens };
+        let start = Instant::now();
+        let mut tokens = 0;
+        for _ in 0..steps {
+            tokens += engine.step()?.iter().filter(|e| matches!(e, Event::Token { .. })).count();
+        }
+        if round > 0 {
+            rates.push(tokens as f64 / start.elapsed().as_secs_f64());
+        }
+        for id in sequences {
+            engine.cancel(id);
+        }
+    }
+    let (_, program) = engine.program_ids();
+    let cost = step_cost(engine, program, types, batch, batch, args.depth + args.tokens / 2);
+    Ok(Measurement {
+        name: format!("decode {} x {batch}", args.tokens),
+        phase: "decode",
+        batch,
+        tokens: args.tokens,
+        rate: Spread::of(&rates),
+        bytes_per_token: cost.bytes as f64 / batch as f64,
+    })
+}
+
+/// The least work of one step.
+fn step_cost(
+    engine: &Engine,
+    program: ProgramId,
+    types: &TypeTable,
+    tokens: usize,
+    segments: usize,
+    depth: usize,
+) -> CallCost {
+    let context = CostContext {
+        tokens,
+        wanted: segments,
+        segments,
+        depth,
+        kv_elem: engine.config().kv_elem,
+        weight_bytes: &|name| types.bytes(name),
+    };
+    program_cost(engine.backend().program(program), &context).into_iter().sum()
+}
+
+impl Measurement {
+    fn bytes_per_second(&self) -> f64 {
+        self.bytes_per_token * self.rate.median
+    }
+
+    fn to_json(&self, bandwidth: f64) -> Value {
+        json!({
+            "phase": self.phase,
+            "batch": self.batch,
+            "tokens": self.tokens,
+            "tokens_per_second": self.rate,
+            "bytes_per_token": self.bytes_per_token,
+            "bytes_per_second": self.bytes_per_second(),
+            "share_of_bandwidth": self.bytes_per_second() / bandwidth,
+        })
+    }
+}
+
+fn table(found: &[Measurement], bandwidth: f64) -> String {
+    let head = ["what", ">tok/s", ">min", ">max", ">bytes/token", ">GB/s", ">of bandwidth"];
+    let mut table = Columns::new(&head);
+    for m in found {
+        table.row([
+            m.name.clone(),
+            format!("{:.1}", m.rate.median),
+            format!("{:.1}", m.rate.min),
+            format!("{:.1}", m.rate.max),
+            human_bytes(m.bytes_per_token as u64),
+            format!("{:.2}", m.bytes_per_second() / 1e9),
+            format!("{:.0}%", 100.0 * m.bytes_per_second() / bandwidth),
+        ]);
+    }
+    table.text()
+}

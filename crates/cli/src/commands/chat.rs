@@ -1,0 +1,270 @@
+//! `mambo chat`: a conversation in the terminal, or one turn per line of a pipe.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use mambo_engine::{Engine, FinishReason, Request};
+use mambo_text::{ChatTemplate, Tokenizer};
+use serde_json::json;
+
+use crate::args::{ModelArgs, SampleArgs};
+use crate::commands::run::show_piece;
+use crate::conversation::{Conversation, Turn};
+use crate::interrupt::Interrupt;
+use crate::lines::{Line, Lines};
+use crate::model::{EngineUse, Model};
+use crate::reply::{Reply, answer};
+use crate::terminal::{Screen, put_json};
+
+/// `mambo chat`
+#[derive(Args)]
+pub struct ChatArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The sampling.
+    #[command(flatten)]
+    pub sample: SampleArgs,
+    /// Most tokens of one answer
+    #[arg(short = 'n', long = "tokens", value_name = "N")]
+    pub tokens: Option<usize>,
+    /// Answer without thinking first
+    #[arg(long)]
+    pub no_think: bool,
+    /// A system message
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Print one JSON object per turn instead of streaming
+    #[arg(long)]
+    pub json: bool,
+}
+
+const HELP: &str = "\
+/help          this list
+/reset         forget the conversation, keep the system message
+/think         think before answering
+/no_think      answer at once
+/system TEXT   set the system message; without a text, remove it
+/save FILE     write the conversation as JSON
+/stats         tokens, speed, and what was reused
+/quit          leave; so do Ctrl-D, and Ctrl-C twice
+A line that ends in \\ goes on in the next. Ctrl-C stops an answer.";
+
+/// What all turns added up to.
+#[derive(Default)]
+struct Totals {
+    turns: usize,
+    prompt: usize,
+    reused: usize,
+    answer: usize,
+    last: Option<String>,
+    context_used: usize,
+}
+
+struct Chat<'a> {
+    args: &'a ChatArgs,
+    model: &'a Model,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    engine: Engine,
+    interrupt: Interrupt,
+    conversation: Conversation,
+    totals: Totals,
+}
+
+/// Runs the command.
+pub fn run(args: &ChatArgs) -> Result<()> {
+    let model = Model::open(&args.model)?;
+    let tokenizer = model.tokenizer()?;
+    let template = model.template(&tokenizer)?;
+    let engine = model.engine(&args.model, EngineUse::default())?;
+    let mut chat = Chat {
+        args,
+        model: &model,
+        tokenizer,
+        template,
+        engine,
+        interrupt: Interrupt::install()?,
+        conversation: Conversation::new(args.system.clone(), args.no_think.then_some(false)),
+        totals: Totals::default(),
+    };
+    let mut lines = Lines::new()?;
+    if lines.is_terminal() {
+        eprintln!("{} is ready; /help lists commands, Ctrl-D leaves", model.name());
+    }
+    chat.talk(&mut lines)
+}
+
+impl Chat<'_> {
+    fn talk(&mut self, lines: &mut Lines) -> Result<()> {
+        let mut leaving = false;
+        loop {
+            match lines.next()? {
+                Line::End => return Ok(()),
+                Line::Interrupted if leaving => return Ok(()),
+                Line::Interrupted => {
+                    leaving = true;
+                    eprintln!("(Ctrl-C again or Ctrl-D leaves)");
+                    continue;
+                }
+                Line::Text(text) => {
+                    let text = text.trim();
+                    let done = match text {
+                        "" => Ok(()),
+                        "/quit" | "/exit" => return Ok(()),
+                        _ if is_command(text) => self.command(text),
+                        _ => self.ask(text),
+                    };
+                    match done {
+                        Ok(()) => {}
+                        // A person reads the sentence and tries again; a script must not go on.
+                        Err(error) if lines.is_terminal() => eprintln!("{}", crate::one_sentence(&error)),
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            leaving = false;
+        }
+    }
+
+    fn command(&mut self, text: &str) -> Result<()> {
+        let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let rest = rest.trim();
+        match name {
+            "/help" => eprintln!("{HELP}"),
+            "/reset" => {
+                self.conversation.reset();
+                self.totals.context_used = 0;
+                eprintln!("(the conversation starts over)");
+            }
+            "/think" => self.conversation.thinking = Some(true),
+            "/no_think" => self.conversation.thinking = Some(false),
+            "/system" => self.conversation.set_system(rest),
+            "/save" => self.save(rest)?,
+            "/stats" => eprintln!("{}", self.stats()),
+            _ => bail!("there is no command {name}; /help lists them"),
+        }
+        Ok(())
+    }
+
+    fn save(&self, file: &str) -> Result<()> {
+        if file.is_empty() {
+            bail!("/save needs the name of a file, such as /save talk.json");
+        }
+        let saved = json!({"model": self.model.name(), "messages": self.conversation.messages()});
+        std::fs::write(Path::new(file), format!("{saved:#}\n"))
+            .with_context(|| format!("cannot write {file}; choose a folder that exists"))?;
+        eprintln!("(wrote {} turns to {file})", self.conversation.turns());
+        Ok(())
+    }
+
+    fn stats(&self) -> String {
+        let Totals { turns, prompt, reused, answer, .. } = &self.totals;
+        let mut text = format!(
+            "{turns} turns: {prompt} prompt tokens, of which {reused} were reused and {} run; {answer} answer tokens\n\
+             context: {} of {} tokens used",
+            prompt - reused,
+            self.totals.context_used,
+            self.engine.config().context_tokens,
+        );
+        if let Some(last) = &self.totals.last {
+            text += &format!("\nlast turn: {last}");
+        }
+        text
+    }
+
+    /// One turn; the question is remembered only if it was answered.
+    fn ask(&mut self, user: &str) -> Result<()> {
+        let turn = self.conversation.turn(&self.template, &self.tokenizer, user)?;
+        self.check_room(&turn)?;
+        let prompt_tokens = turn.prompt.len();
+        let request = Request {
+            prompt: turn.prompt,
+            max_tokens: self.args.tokens,
+            stop_tokens: self.model.stop_tokens(&self.tokenizer),
+            sampling: self.args.sample.over(self.model.sampling_defaults()),
+            resume: turn.resume,
+            snapshot_at: turn.snapshot_at,
+        };
+        self.interrupt.clear();
+        let quiet = self.args.json;
+        let mut screen = Screen::new();
+        let mut show = |piece: &_| show_piece(&mut screen, piece, quiet);
+        let reply =
+            answer(&mut self.engine, &self.tokenizer, request, turn.style, &[], &self.interrupt, &mut show)?;
+        screen.end()?;
+        self.interrupt.clear();
+        self.conversation.keep(user, &reply);
+        self.count(&reply, prompt_tokens);
+        if quiet {
+            let mut object = reply.to_json(&self.tokenizer);
+            object["turn"] = json!(self.totals.turns);
+            object["context_used"] = json!(self.totals.context_used);
+            object["context_tokens"] = json!(self.engine.config().context_tokens);
+            put_json(&object)?;
+        }
+        match reply.finish {
+            FinishReason::Cancelled => eprintln!("(stopped)"),
+            FinishReason::Length => eprintln!("(stopped after {} tokens)", reply.choices.len()),
+            FinishReason::Context => eprintln!("({})", self.full(self.totals.context_used)),
+            FinishReason::Stop => {}
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, reply: &Reply, prompt_tokens: usize) {
+        let totals = &mut self.totals;
+        totals.turns += 1;
+        totals.prompt += prompt_tokens;
+        totals.reused += reply.reused_tokens;
+        totals.answer += reply.choices.len();
+        totals.context_used = prompt_tokens + reply.choices.len();
+        let (prefill, decode) = reply.speeds();
+        totals.last = Some(format!(
+            "{} of {prompt_tokens} prompt tokens reused, {} run at {prefill:.0}/s; {} answer tokens at {decode:.1}/s",
+            reply.reused_tokens,
+            prompt_tokens - reply.reused_tokens,
+            reply.choices.len(),
+        ));
+    }
+
+    fn check_room(&self, turn: &Turn) -> Result<()> {
+        if turn.prompt.len() >= self.engine.config().context_tokens {
+            bail!("{}", self.full(turn.prompt.len()));
+        }
+        Ok(())
+    }
+
+    /// That the context is full, and what helps.
+    fn full(&self, tokens: usize) -> String {
+        let context = self.engine.config().context_tokens;
+        let trained = self
+            .model
+            .spec
+            .context
+            .map_or(String::new(), |n| format!(" (this model was trained on {n} tokens)"));
+        format!(
+            "the context is full: the conversation has {tokens} tokens and the context holds {context}; \
+             /reset starts over, a larger --context holds more{trained}"
+        )
+    }
+}
+
+/// Whether a line is meant as a command: a slash and a word, not a path.
+fn is_command(text: &str) -> bool {
+    let name = text.split_whitespace().next().unwrap_or_default();
+    name.strip_prefix('/')
+        .is_some_and(|word| !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_not_a_command() {
+        assert!(is_command("/help") && is_command("/system Be brief."));
+        assert!(!is_command("/etc/passwd holds what?") && !is_command("/ is the root") && !is_command("hi"));
+    }
+}

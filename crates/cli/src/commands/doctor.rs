@@ -1,0 +1,209 @@
+//! `mambo doctor`: this machine, and whether mambo works on it.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use mambo_cpu::{CpuBackend, CpuOptions, Isa};
+use mambo_engine::{Request, SamplingParams, human_bytes};
+use mambo_kernel::{Backend, Rollback};
+use mambo_testkit::contract::{Report, check_all};
+use serde_json::{Value, json};
+
+use crate::args::{DEFAULT_CHUNK, KvType, ModelArgs};
+use crate::bandwidth::read_bandwidth;
+use crate::interrupt::Interrupt;
+use crate::machine;
+use crate::model::{DEFAULT_CONTEXT, EngineUse, Model};
+use crate::reply::answer;
+use crate::terminal::{put, put_json};
+
+/// `mambo doctor`
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Leave out the contract checks of the kernels
+    #[arg(long)]
+    pub quick: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A text the built-in model continues, and how: greedy, so the same on every machine.
+const QUESTION: &str = "Once upon a time";
+const ANSWER: &str = ", there was a little girl named Lily. She loved to";
+const ANSWER_TOKENS: usize = 12;
+
+/// Features worth naming.
+const FEATURES: [&str; 12] = [
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512bw",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "amx_int8",
+    "amx_bf16",
+    "asimd",
+];
+
+/// One thing that was tried.
+struct Check {
+    name: String,
+    /// What was found, or the sentence that says what is wrong.
+    result: Result<String, String>,
+}
+
+/// Runs the command.
+pub fn run(args: &DoctorArgs) -> Result<()> {
+    let machine = describe_machine()?;
+    if !args.json {
+        put(&machine_text(&machine))?;
+    }
+    let mut checks = vec![Check { name: "built-in model".to_owned(), result: check_model() }];
+    show(args, &checks[0])?;
+    let sets = if args.quick { Vec::new() } else { Isa::available() };
+    for isa in sets {
+        let check = Check { name: format!("kernels {isa}"), result: check_kernels(isa) };
+        show(args, &check)?;
+        checks.push(check);
+    }
+    let failed: Vec<&str> = checks.iter().filter(|c| c.result.is_err()).map(|c| c.name.as_str()).collect();
+    if args.json {
+        let mut object = machine;
+        object["checks"] = checks.iter().map(Check::to_json).collect();
+        object["ok"] = json!(failed.is_empty());
+        put_json(&object)?;
+    } else if args.quick {
+        put("kernels          not checked (--quick)\n")?;
+    }
+    if !failed.is_empty() {
+        bail!("{} failed; please report the lines above with the processor's name", failed.join(", "));
+    }
+    Ok(())
+}
+
+impl Check {
+    fn to_json(&self) -> Value {
+        let text = match &self.result {
+            Ok(text) | Err(text) => text,
+        };
+        json!({"name": self.name, "ok": self.result.is_ok(), "result": text})
+    }
+}
+
+fn show(args: &DoctorArgs, check: &Check) -> Result<()> {
+    let (word, text) = match &check.result {
+        Ok(text) => ("ok", text),
+        Err(text) => ("FAILED", text),
+    };
+    if args.json {
+        eprintln!("{}: {word}: {text}", check.name);
+    } else {
+        put(&format!("{:<16} {word}: {text}\n", check.name))?;
+    }
+    Ok(())
+}
+
+fn describe_machine() -> Result<Value> {
+    let (name, flags) = machine::processor();
+    let features: Vec<&str> = FEATURES.into_iter().filter(|f| flags.iter().any(|flag| flag == f)).collect();
+    let cores = machine::cores();
+    let one = read_bandwidth(1)?;
+    let all = if cores > 1 { read_bandwidth(cores)? } else { one };
+    Ok(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "processor": name,
+        "features": features,
+        "instruction_set": Isa::detect().name(),
+        "instruction_sets": Isa::available().iter().map(|isa| isa.name()).collect::<Vec<_>>(),
+        "cores": cores,
+        "memory_bytes": machine::total_memory(),
+        "available_bytes": machine::available_memory(),
+        "bandwidth_bytes_per_second": {"one_thread": one, "all_threads": all},
+        "gpus": [],
+        "defaults": defaults(),
+    }))
+}
+
+/// The engine's configuration as commands set it up unless told otherwise.
+fn defaults() -> Value {
+    json!({
+        "max_sequences": EngineUse::default().sequences,
+        "context_tokens": DEFAULT_CONTEXT,
+        "step_tokens": DEFAULT_CHUNK,
+        "kv_type": KvType::default().resolve(false).name(),
+        "rollback_tokens": Rollback::None.tokens(),
+    })
+}
+
+fn machine_text(m: &Value) -> String {
+    let bytes = |name: &str| m[name].as_u64().map_or("unknown".to_owned(), human_bytes);
+    let words = |name: &str| -> String {
+        let list = m[name].as_array().into_iter().flatten().filter_map(Value::as_str);
+        list.collect::<Vec<_>>().join(" ")
+    };
+    let rate = |name: &str| m["bandwidth_bytes_per_second"][name].as_f64().unwrap_or(0.0) / 1e9;
+    let d = &m["defaults"];
+    format!(
+        "mambo       {}\nprocessor   {}, {} cores\nfeatures    {}\nkernels     {} (of {})\nmemory      {}, {} available\n\
+         bandwidth   {:.1} GB/s read by one thread, {:.1} by all\ngpus        none: this version runs on the CPU alone\n\
+         defaults    {} sequence, context {} (or the trained one if shorter), {} tokens per prompt step, keys and values {}, rollback {} tokens\n\n",
+        m["version"].as_str().unwrap_or_default(),
+        m["processor"].as_str().unwrap_or_default(),
+        m["cores"],
+        words("features"),
+        m["instruction_set"].as_str().unwrap_or_default(),
+        words("instruction_sets"),
+        bytes("memory_bytes"),
+        bytes("available_bytes"),
+        rate("one_thread"),
+        rate("all_threads"),
+        d["max_sequences"],
+        d["context_tokens"],
+        d["step_tokens"],
+        d["kv_type"].as_str().unwrap_or_default(),
+        d["rollback_tokens"],
+    )
+}
+
+/// The built-in model must go on as it always does.
+fn check_model() -> Result<String, String> {
+    let said = continue_text().map_err(|error| crate::one_sentence(&error))?;
+    match said == ANSWER {
+        true => Ok(format!("`{QUESTION}` goes on as it should")),
+        false => Err(format!("`{QUESTION}` goes on with `{said}` instead of `{ANSWER}`")),
+    }
+}
+
+fn continue_text() -> Result<String> {
+    let flags = ModelArgs { chunk: DEFAULT_CHUNK, ..Default::default() };
+    let model = Model::open(&flags)?;
+    let tokenizer = model.tokenizer()?;
+    let mut engine = model.engine(&flags, EngineUse::default())?;
+    let request = Request {
+        prompt: tokenizer.encode(QUESTION, true),
+        max_tokens: Some(ANSWER_TOKENS),
+        sampling: SamplingParams::default(),
+        ..Default::default()
+    };
+    let style = mambo_text::OutputStyle::PLAIN;
+    let reply = answer(&mut engine, &tokenizer, request, style, &[], &Interrupt::default(), &mut |_| Ok(()))?;
+    Ok(reply.content)
+}
+
+/// Every kernel of one instruction set against its contract.
+fn check_kernels(isa: Isa) -> Result<String, String> {
+    let make = || -> Box<dyn Backend> {
+        // One thread that waits and one that works: kernels must share work whatever the machine has.
+        let backend = CpuBackend::new(CpuOptions { threads: 2, isa: Some(isa) });
+        Box::new(backend.expect("the set is one of those available"))
+    };
+    let report: Report = check_all(&make);
+    let cases: usize = report.rows.iter().map(|row| row.1).sum();
+    match report.failures.is_empty() {
+        true => Ok(format!("{} kernels agree with their contracts in {cases} cases", report.rows.len())),
+        false => Err(report.failures.join("; ")),
+    }
+}

@@ -1,0 +1,233 @@
+//! `mambo explain`: graph, passes and plan of a model as text; with --analyze, what each call took.
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use mambo_engine::{EngineConfig, ModelGraphs, SCORE_TOKENS, cache_layout, optimise};
+use mambo_graph::Graph;
+use mambo_kernel::{Backend, CacheLayout, Phase, Program, Rollback};
+use mambo_model::BuildOptions;
+use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
+use mambo_tensor::DType;
+use serde_json::{Value, json};
+
+use crate::analysis;
+use crate::args::ModelArgs;
+use crate::described::{Described, TypeTable};
+use crate::model;
+use crate::terminal::{put, put_json};
+
+/// `mambo explain`
+#[derive(Args)]
+pub struct ExplainArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Which program
+    #[arg(long, value_enum, default_value_t = PhaseName::Decode)]
+    pub phase: PhaseName,
+    /// Rows of a step: sequences in decode, prompt tokens in prefill
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<usize>,
+    /// The MTP head instead of the trunk
+    #[arg(long)]
+    pub mtp: bool,
+    /// Print the graph after every pass, SAME where a pass found nothing
+    #[arg(long)]
+    pub passes: bool,
+    /// Print the graph after all passes
+    #[arg(long)]
+    pub graph: bool,
+    /// Print the plan: kernels, shapes, places in memory
+    #[arg(long)]
+    pub plan: bool,
+    /// Load the model, run the program and print measured times beside bytes and bandwidth
+    #[arg(long)]
+    pub analyze: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The phases by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PhaseName {
+    /// One token per sequence
+    Decode,
+    /// Prompt chunks
+    Prefill,
+    /// Short segments, all rows wanted
+    Verify,
+}
+
+impl PhaseName {
+    fn phase(self) -> Phase {
+        match self {
+            PhaseName::Decode => Phase::Decode,
+            PhaseName::Prefill => Phase::Prefill,
+            PhaseName::Verify => Phase::Verify,
+        }
+    }
+
+    /// Most tokens and wanted rows of a step.
+    fn rows(self, tokens: Option<usize>, chunk: usize) -> (usize, usize) {
+        match self {
+            PhaseName::Decode => (tokens.unwrap_or(1), tokens.unwrap_or(1)),
+            PhaseName::Prefill => (tokens.unwrap_or(chunk), 1),
+            PhaseName::Verify => (tokens.unwrap_or(SCORE_TOKENS), tokens.unwrap_or(SCORE_TOKENS)),
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &ExplainArgs) -> Result<()> {
+    if args.tokens == Some(0) {
+        bail!("--tokens is 0; a step needs at least one");
+    }
+    if args.analyze {
+        return analyze(args);
+    }
+    let described = Described::open(args.model.model.as_deref())?;
+    let types = described.types()?;
+    let backend = model::backend(&args.model)?;
+    let stages = Stages::of(args, &described, &types, &*backend)?;
+    if args.json {
+        put_json(&stages.to_json(args, &described, &types, &*backend))?;
+        return Ok(());
+    }
+    if let Some(assumption) = &types.assumption {
+        eprintln!("{}: {assumption}", described.name);
+    }
+    put(&stages.text(args, &*backend))?;
+    Ok(())
+}
+
+/// A graph on its way to a program.
+struct Stages {
+    built: Graph,
+    passes: Vec<(&'static str, bool, String)>,
+    graph: Graph,
+    program: Program,
+    caches: CacheLayout,
+}
+
+impl Stages {
+    fn of(
+        args: &ExplainArgs,
+        described: &Described,
+        types: &TypeTable,
+        backend: &dyn Backend,
+    ) -> Result<Stages> {
+        let spec = &described.spec;
+        let built = match (args.mtp, spec.mtp) {
+            (false, _) => spec.trunk_graph(BuildOptions::default())?,
+            (true, Some(_)) => spec.mtp_graph()?,
+            (true, None) => bail!("{} has no MTP head; leave --mtp out", described.name),
+        };
+        let weight_type = |name: &str| types.dtype(name);
+        let phase = args.phase.phase();
+        let mut passes = Vec::new();
+        let graph = optimise(&built, backend, phase, &weight_type, &mut |report| {
+            passes.push((report.pass.name, report.changed, report.to_string()));
+        })?;
+        let (max_tokens, max_wanted) = args.phase.rows(args.tokens, args.model.chunk);
+        let options =
+            LowerOptions { name: &graph.name, phase, max_tokens, max_wanted, weight_type: &weight_type };
+        let program = lower(&graph, &Kernels::of(backend), &options)?;
+        let sequences = if args.phase == PhaseName::Decode { max_tokens } else { 1 };
+        let caches = caches(args, described, types, &built, sequences);
+        Ok(Stages { built, passes, graph, program, caches })
+    }
+
+    fn text(&self, args: &ExplainArgs, backend: &dyn Backend) -> String {
+        let everything = !(args.passes || args.graph || args.plan);
+        let mut parts = Vec::new();
+        if args.passes {
+            let mut text = format!("== built\n{}", self.built);
+            text.extend(self.passes.iter().map(|(_, _, text)| text.as_str()));
+            parts.push(text);
+        }
+        if args.graph || everything {
+            parts.push(self.graph.to_string());
+        }
+        if args.plan || everything {
+            parts.push(plan_text(&self.program, &Kernels::of(backend), Some(&self.caches)));
+        }
+        parts.join("\n")
+    }
+
+    fn to_json(
+        &self,
+        args: &ExplainArgs,
+        described: &Described,
+        types: &TypeTable,
+        backend: &dyn Backend,
+    ) -> Value {
+        let passes: Vec<Value> = self
+            .passes
+            .iter()
+            .map(|(name, changed, text)| json!({"pass": name, "changed": changed, "text": text}))
+            .collect();
+        let kernel = |index: usize| backend.kernels().get(index).map_or("?", |row| &row.name);
+        let calls: Vec<Value> = self
+            .program
+            .calls
+            .iter()
+            .map(|c| json!({"label": c.label, "op": c.op.kind().name(), "kernel": kernel(c.kernel)}))
+            .collect();
+        json!({
+            "model": described.name,
+            "assumption": types.assumption,
+            "phase": args.phase.phase().name(),
+            "backend": backend.name(),
+            "built": self.built.to_string(),
+            "passes": passes,
+            "graph": self.graph.to_string(),
+            "plan": plan_text(&self.program, &Kernels::of(backend), Some(&self.caches)),
+            "calls": calls,
+            "max_tokens": self.program.max_tokens,
+            "arena_bytes": self.program.arena_bytes,
+            "unpooled_bytes": self.program.unpooled_bytes,
+        })
+    }
+}
+
+/// The caches an engine for this step would make.
+fn caches(
+    args: &ExplainArgs,
+    described: &Described,
+    types: &TypeTable,
+    graph: &Graph,
+    sequences: usize,
+) -> CacheLayout {
+    let trained = described.spec.context.unwrap_or(model::DEFAULT_CONTEXT);
+    let config = EngineConfig {
+        max_sequences: sequences,
+        context_tokens: args.model.context.unwrap_or(model::DEFAULT_CONTEXT.min(trained)),
+        step_tokens: args.model.chunk,
+        kv_elem: args.model.kv_type.resolve(types.dtype("embed") == Some(DType::F32)),
+        rollback: Rollback::None,
+        memory_bytes: None,
+    };
+    let graphs =
+        ModelGraphs { trunk: graph, mtp: None, trained_context: trained, vocab: described.spec.vocab };
+    cache_layout(&graphs, &config)
+}
+
+fn analyze(args: &ExplainArgs) -> Result<()> {
+    if args.mtp {
+        bail!("--analyze measures the trunk; leave --mtp out");
+    }
+    let (tokens, _) = args.phase.rows(args.tokens, args.model.chunk);
+    let prefill = match args.phase {
+        PhaseName::Decode => false,
+        PhaseName::Prefill => true,
+        PhaseName::Verify => bail!("--analyze measures decode and prefill; choose one with --phase"),
+    };
+    let analysis = analysis::measure(&args.model, prefill, tokens)?;
+    if args.json {
+        put_json(&analysis.to_json())?;
+    } else {
+        put(&analysis.text())?;
+    }
+    Ok(())
+}
