@@ -6,7 +6,10 @@
 use std::fmt;
 
 use crate::TensorError;
-use crate::blocks::{q4_0, q4_k, q5_0, q6_k, q8_0};
+use crate::blocks::{
+    iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, mxfp4, nvfp4, q2_k, q3_k, q4_0,
+    q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, tq1_0, tq2_0,
+};
 use crate::plain;
 
 /// How the values of a tensor are stored.
@@ -30,10 +33,28 @@ pub enum DType {
     F8E4M3,
     F8E5M2,
     Q4_0,
+    Q4_1,
     Q5_0,
+    Q5_1,
     Q8_0,
+    Q2K,
+    Q3K,
     Q4K,
+    Q5K,
     Q6K,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
+    IQ4_NL,
+    IQ4_XS,
+    TQ1_0,
+    TQ2_0,
+    MXFP4,
+    NVFP4,
 }
 
 /// Widens whole blocks to f32; the lengths have been checked.
@@ -68,13 +89,13 @@ const fn block(
     ggml_id: u32,
     (block_elems, block_bytes): (usize, usize),
     decode: DecodeFn,
-    encode: EncodeFn,
+    encode: Option<EncodeFn>,
 ) -> Row {
-    Row { dtype, name, ggml_id: Some(ggml_id), block_elems, block_bytes, decode, encode: Some(encode) }
+    Row { dtype, name, ggml_id: Some(ggml_id), block_elems, block_bytes, decode, encode }
 }
 
 /// In the order of the enum, so that a variant is its own index.
-static TABLE: [Row; 20] = [
+static TABLE: [Row; 38] = [
     plain(DType::F32, "f32", Some(0), 4, plain::decode_f32, Some(plain::encode_f32)),
     plain(DType::F16, "f16", Some(1), 2, plain::decode_f16, Some(plain::encode_f16)),
     plain(DType::BF16, "bf16", Some(30), 2, plain::decode_bf16, Some(plain::encode_bf16)),
@@ -90,11 +111,29 @@ static TABLE: [Row; 20] = [
     plain(DType::Bool, "bool", None, 1, plain::decode_bool, None),
     plain(DType::F8E4M3, "f8_e4m3", None, 1, plain::decode_f8_e4m3, None),
     plain(DType::F8E5M2, "f8_e5m2", None, 1, plain::decode_f8_e5m2, None),
-    block(DType::Q4_0, "q4_0", 2, q4_0::SIZE, q4_0::decode, q4_0::encode),
-    block(DType::Q5_0, "q5_0", 6, q5_0::SIZE, q5_0::decode, q5_0::encode),
-    block(DType::Q8_0, "q8_0", 8, q8_0::SIZE, q8_0::decode, q8_0::encode),
-    block(DType::Q4K, "q4_k", 12, q4_k::SIZE, q4_k::decode, q4_k::encode),
-    block(DType::Q6K, "q6_k", 14, q6_k::SIZE, q6_k::decode, q6_k::encode),
+    block(DType::Q4_0, "q4_0", 2, q4_0::SIZE, q4_0::decode, Some(q4_0::encode)),
+    block(DType::Q4_1, "q4_1", 3, q4_1::SIZE, q4_1::decode, None),
+    block(DType::Q5_0, "q5_0", 6, q5_0::SIZE, q5_0::decode, Some(q5_0::encode)),
+    block(DType::Q5_1, "q5_1", 7, q5_1::SIZE, q5_1::decode, None),
+    block(DType::Q8_0, "q8_0", 8, q8_0::SIZE, q8_0::decode, Some(q8_0::encode)),
+    block(DType::Q2K, "q2_k", 10, q2_k::SIZE, q2_k::decode, None),
+    block(DType::Q3K, "q3_k", 11, q3_k::SIZE, q3_k::decode, None),
+    block(DType::Q4K, "q4_k", 12, q4_k::SIZE, q4_k::decode, Some(q4_k::encode)),
+    block(DType::Q5K, "q5_k", 13, q5_k::SIZE, q5_k::decode, None),
+    block(DType::Q6K, "q6_k", 14, q6_k::SIZE, q6_k::decode, Some(q6_k::encode)),
+    block(DType::IQ1_S, "iq1_s", 19, iq1_s::SIZE, iq1_s::decode, None),
+    block(DType::IQ1_M, "iq1_m", 29, iq1_m::SIZE, iq1_m::decode, None),
+    block(DType::IQ2_XXS, "iq2_xxs", 16, iq2_xxs::SIZE, iq2_xxs::decode, None),
+    block(DType::IQ2_XS, "iq2_xs", 17, iq2_xs::SIZE, iq2_xs::decode, None),
+    block(DType::IQ2_S, "iq2_s", 22, iq2_s::SIZE, iq2_s::decode, None),
+    block(DType::IQ3_XXS, "iq3_xxs", 18, iq3_xxs::SIZE, iq3_xxs::decode, None),
+    block(DType::IQ3_S, "iq3_s", 21, iq3_s::SIZE, iq3_s::decode, None),
+    block(DType::IQ4_NL, "iq4_nl", 20, iq4_nl::SIZE, iq4_nl::decode, None),
+    block(DType::IQ4_XS, "iq4_xs", 23, iq4_xs::SIZE, iq4_xs::decode, None),
+    block(DType::TQ1_0, "tq1_0", 34, tq1_0::SIZE, tq1_0::decode, None),
+    block(DType::TQ2_0, "tq2_0", 35, tq2_0::SIZE, tq2_0::decode, None),
+    block(DType::MXFP4, "mxfp4", 39, mxfp4::SIZE, mxfp4::decode, None),
+    block(DType::NVFP4, "nvfp4", 40, nvfp4::SIZE, nvfp4::decode, None),
 ];
 
 impl DType {

@@ -111,12 +111,14 @@ fn golden_blocks_decode_exactly() {
             for (i, got) in out.iter().enumerate() {
                 let at = (row * elems + i) * 4;
                 let want = f32::from_le_bytes(values.data()[at..at + 4].try_into().unwrap());
-                assert!(*got == want || got.is_nan() && want.is_nan(), "{name}[{row}, {i}]: {got} != {want}");
+                let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+                assert!(same, "{name}[{row}, {i}]: {got} != {want}");
             }
         }
         checked += 1;
     }
-    assert_eq!(checked, ENCODED.len() + 1, "every block format and bf16");
+    assert_eq!(2 * checked, golden.len(), "every type of the file");
+    assert_eq!(checked, DType::all().filter(|d| d.is_quantized()).count() + 1, "every block format and bf16");
 }
 
 #[test]
@@ -207,6 +209,27 @@ fn the_same_values_give_the_same_bytes() {
             [bytes(0, first), bytes(0, second)].concat(),
             "{dtype}: blocks are alone"
         );
+    }
+}
+
+#[test]
+fn any_bytes_decode_and_wrong_lengths_do_not() {
+    let mut noise = Noise(13);
+    for dtype in DType::all() {
+        let mut out = vec![0.0; 256];
+        let mut bytes = vec![0; dtype.row_bytes(256).unwrap()];
+        for fill in [0x00, 0x7f, 0x80, 0xff] {
+            bytes.fill(fill);
+            decode_row(dtype, &bytes, &mut out).unwrap();
+        }
+        for _ in 0..50 {
+            bytes.fill_with(|| (noise.uniform() * 256.0) as u8);
+            decode_row(dtype, &bytes, &mut out).unwrap();
+        }
+        let short = decode_row(dtype, &bytes[1..], &mut out);
+        assert!(matches!(short, Err(TensorError::RowBytes { .. })), "{dtype}: {short:?}");
+        let odd = decode_row(dtype, &bytes, &mut out[1..]);
+        assert!(odd.is_err(), "{dtype}: a value is missing");
     }
 }
 

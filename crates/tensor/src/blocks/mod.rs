@@ -2,12 +2,34 @@
 //!
 //! This file walks rows block by block; it knows no layout.
 
+mod fp4;
+mod grids;
+pub(crate) mod iq1_m;
+pub(crate) mod iq1_s;
+pub(crate) mod iq2_s;
+pub(crate) mod iq2_xs;
+pub(crate) mod iq2_xxs;
+pub(crate) mod iq3_s;
+pub(crate) mod iq3_xxs;
+pub(crate) mod iq4_nl;
+pub(crate) mod iq4_xs;
+mod lattice;
+pub(crate) mod mxfp4;
+pub(crate) mod nvfp4;
+pub(crate) mod q2_k;
+pub(crate) mod q3_k;
 pub(crate) mod q4_0;
+pub(crate) mod q4_1;
 pub(crate) mod q4_k;
 pub(crate) mod q5_0;
+pub(crate) mod q5_1;
+pub(crate) mod q5_k;
 pub(crate) mod q6_k;
 pub(crate) mod q8_0;
 mod search;
+mod six_bit;
+pub(crate) mod tq1_0;
+pub(crate) mod tq2_0;
 
 use half::f16;
 
@@ -47,6 +69,16 @@ fn encode_blocks<const ELEMS: usize, const BYTES: usize>(
 /// The f16 at the given byte.
 fn read_f16(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// The u16 at the given byte.
+fn read_u16(block: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([block[at], block[at + 1]])
+}
+
+/// The u32 at the given byte.
+fn read_u32(block: &[u8], at: usize) -> u32 {
+    u32::from(read_u16(block, at)) | u32::from(read_u16(block, at + 2)) << 16
 }
 
 /// Stores a value that is already a f16 in disguise (see [`search::to_f16`]).

@@ -3,43 +3,24 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..2, 2..4 | `d`, `dmin`, f16 |
-//! | 4..16 | eight scales and eight minima of six bits each, see [`scale_and_min`] |
+//! | 4..16 | eight scales and eight minima of six bits each, see `six_bit.rs` |
 //! | 16..144 | `qs`: sub-blocks 2i and 2i + 1 are the low and high nibbles of the 32 bytes from 32·i |
 //!
 //! value = d · scale · code − dmin · min
 
 use super::search::{affine_plain, affine_scale, code, inverse, to_f16, trial};
-use super::{decode_blocks, encode_blocks, read_f16, write_f16};
+use super::{decode_blocks, encode_blocks, read_f16, six_bit, write_f16};
 use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (256, 144);
 const HI: f32 = 15.0;
 const STEPS: f32 = 63.0;
 
-/// Sub-block `j`'s scale and minimum. The first four sit in the low six bits of bytes j and j + 4; the
-/// others have their low nibbles in byte j + 4 and their high two bits on top of bytes j − 4 and j.
-fn scale_and_min(packed: &[u8], j: usize) -> (u8, u8) {
-    if j < 4 {
-        return (packed[j] & 63, packed[j + 4] & 63);
-    }
-    let scale = packed[j + 4] & 15 | packed[j - 4] >> 6 << 4;
-    let min = packed[j + 4] >> 4 | packed[j] >> 6 << 4;
-    (scale, min)
-}
-
-fn pack_scales(scales: &[u8; 8], mins: &[u8; 8], packed: &mut [u8]) {
-    for j in 0..4 {
-        packed[j] = scales[j] | scales[j + 4] >> 4 << 6;
-        packed[j + 4] = mins[j] | mins[j + 4] >> 4 << 6;
-        packed[j + 8] = scales[j + 4] & 15 | (mins[j + 4] & 15) << 4;
-    }
-}
-
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
         let (d, dmin) = (read_f16(block, 0), read_f16(block, 2));
         for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            let (scale, min) = scale_and_min(&block[4..16], j);
+            let (scale, min) = six_bit::scale_and_min(&block[4..16], j);
             let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
             let qs = &block[16 + j / 2 * 32..][..32];
             for (o, q) in out.iter_mut().zip(qs) {
@@ -142,29 +123,13 @@ impl Scales {
         block.fill(0);
         write_f16(block, 0, self.d);
         write_f16(block, 2, self.dmin);
-        pack_scales(&self.scales, &self.mins, &mut block[4..16]);
+        six_bit::pack(&self.scales, &self.mins, &mut block[4..16]);
         for (j, x) in subs.iter().enumerate() {
             let inv = inverse(self.d * f32::from(self.scales[j]));
             let min = self.dmin * f32::from(self.mins[j]);
             for (byte, &v) in block[16 + j / 2 * 32..][..32].iter_mut().zip(x) {
                 *byte |= (code(v + min, inv, 0.0, HI) as u8) << (j % 2 * 4);
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packed_scales_come_back() {
-        let scales = [63, 0, 17, 40, 33, 5, 62, 16];
-        let mins = [1, 63, 0, 21, 47, 32, 15, 63];
-        let mut packed = [0; 12];
-        pack_scales(&scales, &mins, &mut packed);
-        for j in 0..8 {
-            assert_eq!(scale_and_min(&packed, j), (scales[j], mins[j]));
         }
     }
 }

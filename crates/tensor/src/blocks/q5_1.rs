@@ -1,0 +1,26 @@
+//! `q5_1`: 32 values in 24 bytes.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..2, 2..4 | `d`, `m`, f16 |
+//! | 4..8 | `qh`, u32: bit i is the fifth bit of value i's code |
+//! | 8..24 | `qs`: the low nibble of byte j belongs to value j, the high nibble to value j + 16 |
+//!
+//! value = d · code + m
+
+use super::{decode_blocks, read_f16, read_u32};
+
+pub(crate) const SIZE: (usize, usize) = (32, 24);
+
+pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
+    decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
+        let (d, m) = (read_f16(block, 0), read_f16(block, 2));
+        let high = read_u32(block, 4);
+        let value = |low: u8, i: usize| d * (u32::from(low) | (high >> i & 1) << 4) as f32 + m;
+        for j in 0..16 {
+            let byte = block[8 + j];
+            out[j] = value(byte & 15, j);
+            out[j + 16] = value(byte >> 4, j + 16);
+        }
+    });
+}
