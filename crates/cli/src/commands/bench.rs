@@ -20,9 +20,6 @@ use crate::terminal::{put, put_json};
 /// `mambo bench`
 #[derive(Args)]
 pub struct BenchArgs {
-    /// The model.
-    #[command(flatten)]
-    pub model: ModelArgs,
     /// Prompt tokens to prefill; 0 skips the measurement
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     pub prompt: usize,
@@ -41,6 +38,9 @@ pub struct BenchArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
 }
 
 /// One line of the result.

@@ -19,13 +19,8 @@ use crate::terminal::{Screen, put_json};
 
 /// `mambo chat`
 #[derive(Args)]
+#[command(after_help = format!("In the chat:\n{HELP}"))]
 pub struct ChatArgs {
-    /// The model.
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// The sampling.
-    #[command(flatten)]
-    pub sample: SampleArgs,
     /// Most tokens of one answer
     #[arg(short = 'n', long = "tokens", value_name = "N")]
     pub tokens: Option<usize>,
@@ -38,17 +33,23 @@ pub struct ChatArgs {
     /// Print one JSON object per turn instead of streaming
     #[arg(long)]
     pub json: bool,
+    /// The sampling.
+    #[command(flatten)]
+    pub sample: SampleArgs,
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
 }
 
-const HELP: &str = "\
-/help          this list
-/reset         forget the conversation, keep the system message
-/think         think before answering
-/no_think      answer at once
-/system TEXT   set the system message; without a text, remove it
-/save FILE     write the conversation as JSON
-/stats         tokens, speed, and what was reused
-/quit          leave; so do Ctrl-D, and Ctrl-C twice
+const HELP: &str = "  \
+  /help          this list
+  /reset         forget the conversation, keep the system message
+  /think         think before answering
+  /no_think      answer at once
+  /system TEXT   set the system message; without a text, remove it
+  /save FILE     write the conversation as JSON
+  /stats         tokens, speed, and what was reused
+  /quit          leave; so do Ctrl-D, and Ctrl-C twice
 A line that ends in \\ goes on in the next. Ctrl-C stops an answer.";
 
 /// What all turns added up to.

@@ -19,11 +19,8 @@ use crate::terminal::{put, put_json};
 /// `mambo explain`
 #[derive(Args)]
 pub struct ExplainArgs {
-    /// The model.
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// Which program
-    #[arg(long, value_enum, default_value_t = PhaseName::Decode)]
+    /// Which program: decode, prefill, or verify, where every row's logits are wanted
+    #[arg(long, value_name = "NAME", value_enum, default_value_t = PhaseName::Decode, hide_possible_values = true)]
     pub phase: PhaseName,
     /// Rows of a step: sequences in decode, prompt tokens in prefill
     #[arg(long, value_name = "N")]
@@ -46,6 +43,9 @@ pub struct ExplainArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
 }
 
 /// The phases by name.

@@ -196,7 +196,8 @@ impl Fit {
         text += &format!(
             "\nmemory      {} available\n  weights   {}\n  state     {} per sequence\n  kv        {} per token ({})\n  arena     {}\n\n",
             human_bytes(self.memory),
-            human_bytes(self.weights),
+            human_bytes(self.weights)
+                + if described.spec.mtp.is_some() { " without the MTP head" } else { "" },
             human_bytes(state),
             human_bytes(self.layout.kv_bytes_per_token() as u64),
             self.layout.kv_elem.name(),
