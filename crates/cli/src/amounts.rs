@@ -13,6 +13,11 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// `1 turn`, `2 turns`.
+pub fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A count in the unit people say it in, such as `31.6 B`.
 pub fn short_count(number: u64) -> String {
     let value = number as f64;
@@ -123,6 +128,7 @@ mod tests {
         assert_eq!((short_count(999).as_str(), short_count(31_577_940_288).as_str()), ("999", "31.6 B"));
         assert_eq!((context_text(131_072).as_str(), context_text(1 << 20).as_str()), ("128K", "1M"));
         assert_eq!(context_text(1000), "1000");
+        assert_eq!((counted(1, "turn").as_str(), counted(0, "turn").as_str()), ("1 turn", "0 turns"));
         assert_eq!(ranges(&[0, 2, 3, 4, 7]), "0 2-4 7");
     }
 

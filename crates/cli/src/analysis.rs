@@ -7,6 +7,7 @@ use mambo_kernel::{CallTime, ProgramId};
 use mambo_plan::{CallCost, CostContext, Kernels, Measured, layer_kinds, program_cost};
 use serde_json::{Value, json};
 
+use crate::amounts::counted;
 use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
 use crate::machine;
@@ -113,11 +114,12 @@ impl Analysis {
         let runs = self.times.first().map_or(0, |t| t.runs);
         let step = self.step_seconds();
         format!(
-            "{}: {}, {} tokens per step, on {}, {runs} runs\n{:.3} ms per step in kernels, {:.1} tok/s; roof: {:.1} GB/s read\n\n{}\n{}\n{}",
+            "{}: {} of {} on {}, {}\n{:.3} ms per step in kernels, {:.1} tok/s; roof: {:.1} GB/s read\n\n{}\n{}\n{}",
             self.name,
             program.phase.name(),
-            self.tokens,
+            counted(self.tokens, "token"),
             measured.kernels.backend,
+            counted(runs as usize, "run"),
             step * 1e3,
             self.tokens as f64 / step.max(1e-12),
             self.bandwidth / 1e9,

@@ -8,6 +8,7 @@ use mambo_engine::{Engine, FinishReason, Request};
 use mambo_text::{ChatTemplate, Tokenizer};
 use serde_json::json;
 
+use crate::amounts::counted;
 use crate::args::{ModelArgs, SampleArgs};
 use crate::commands::run::show_piece;
 use crate::conversation::{Conversation, Turn};
@@ -156,15 +157,16 @@ impl Chat<'_> {
         let saved = json!({"model": self.model.name(), "messages": self.conversation.messages()});
         std::fs::write(Path::new(file), format!("{saved:#}\n"))
             .with_context(|| format!("cannot write {file}; choose a folder that exists"))?;
-        eprintln!("(wrote {} turns to {file})", self.conversation.turns());
+        eprintln!("(wrote {} to {file})", counted(self.conversation.turns(), "turn"));
         Ok(())
     }
 
     fn stats(&self) -> String {
         let Totals { turns, prompt, reused, answer, .. } = &self.totals;
         let mut text = format!(
-            "{turns} turns: {prompt} prompt tokens, of which {reused} were reused and {} run; {answer} answer tokens\n\
+            "{}: {prompt} prompt tokens, of which {reused} were reused and {} run; {answer} answer tokens\n\
              context: {} of {} tokens used",
+            counted(*turns, "turn"),
             prompt - reused,
             self.totals.context_used,
             self.engine.config().context_tokens,
@@ -207,7 +209,7 @@ impl Chat<'_> {
         }
         match reply.finish {
             FinishReason::Cancelled => eprintln!("(stopped)"),
-            FinishReason::Length => eprintln!("(stopped after {} tokens)", reply.choices.len()),
+            FinishReason::Length => eprintln!("(stopped after {})", counted(reply.choices.len(), "token")),
             FinishReason::Context => eprintln!("({})", self.full(self.totals.context_used)),
             FinishReason::Stop => {}
         }

@@ -55,6 +55,8 @@ struct Fit {
     trained: Option<usize>,
     memory: u64,
     bandwidth: f64,
+    /// Whether the types are those of the model and not of a flag.
+    as_stored: bool,
 }
 
 /// The bytes one decoded token moves.
@@ -91,7 +93,8 @@ pub fn run(args: &FitArgs) -> Result<()> {
         Some(_) => bail!("--bandwidth must be above 0"),
         None => read_bandwidth(args.threads.unwrap_or_else(machine::cores))?,
     };
-    let fit = Fit::new(&described, types, &*backend, memory, bandwidth)?;
+    let mut fit = Fit::new(&described, types, &*backend, memory, bandwidth)?;
+    fit.as_stored = args.quant.is_none();
     if args.json {
         put_json(&fit.to_json(&described))?;
     } else {
@@ -138,6 +141,7 @@ impl Fit {
             types,
             memory,
             bandwidth,
+            as_stored: true,
         })
     }
 
@@ -244,8 +248,9 @@ impl Fit {
         let Some(longest) = self.longest_context() else {
             let short = self.need(1, PAGE_TOKENS).total() - self.memory;
             return format!(
-                "does not fit: {} are missing; use a smaller quantisation (try --quant q4_0) or a machine with more memory",
-                human_bytes(short)
+                "does not fit: {} are missing; use a smaller quantisation{} or a machine with more memory",
+                human_bytes(short),
+                if self.as_stored { " (try --quant q4_0)" } else { "" },
             );
         };
         let context = self.comfortable_context();
