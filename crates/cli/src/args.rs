@@ -6,9 +6,29 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use mambo_engine::SamplingParams;
 use mambo_kernel::KvElem;
 
+use crate::commands::bench::BenchArgs;
+use crate::commands::chat::ChatArgs;
+use crate::commands::doctor::DoctorArgs;
+use crate::commands::explain::ExplainArgs;
+use crate::commands::fit::FitArgs;
+use crate::commands::inspect::InspectArgs;
+use crate::commands::quantize::QuantizeArgs;
+use crate::commands::synth::SynthArgs;
+
+/// The first things to try.
+const EXAMPLES: &str = "\
+Examples:
+  mambo run \"Tell me a story\"               answer with the built-in model
+  mambo chat -m model.gguf                  talk to a model of your own
+  mambo fit nano-30b --quant q4_0           will it fit, and how fast can it be?
+  mambo explain -m model.gguf --analyze     where does the time go?
+
+MODEL is a folder with config.json and safetensors files, a .gguf file, or a hub id already on this
+machine. `mambo COMMAND --help` lists the flags of a command; --json prints one JSON object.";
+
 /// Runs hybrid language models (Mamba-2, attention, mixture of experts) on your own machine.
 #[derive(Parser)]
-#[command(name = "mambo", version, about, arg_required_else_help = true)]
+#[command(name = "mambo", version, about, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -20,12 +40,32 @@ pub struct Cli {
 pub enum Command {
     /// Answer one prompt
     Run(RunArgs),
+    /// Talk in the terminal
+    Chat(ChatArgs),
+    /// Show what is in a model: layers, sizes, types, memory, tokenizer
+    Inspect(InspectArgs),
+    /// Show the graph and the plan of a model as text, or measure every kernel
+    Explain(ExplainArgs),
+    /// Say whether a model fits this machine, and how fast it can be
+    Fit(FitArgs),
+    /// Measure prefill and decode speed beside the machine's bandwidth
+    Bench(BenchArgs),
+    /// Check this machine: processor, bandwidth, built-in model, every kernel
+    Doctor(DoctorArgs),
     /// Write the logits of every position of a token list
     Logits(LogitsArgs),
+    /// Write a model with random weights in a real model's shape, to measure with
+    Synth(SynthArgs),
+    /// Convert a model to a GGUF file, quantised or not
+    Quantize(QuantizeArgs),
 }
+
+/// Most prompt tokens of one step, unless a flag says otherwise.
+pub const DEFAULT_CHUNK: usize = 512;
 
 /// Which model, and on what.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// A folder, a .gguf file or a hub id already on this machine; the built-in model if left out
     #[arg(short, long, value_name = "MODEL")]
@@ -36,11 +76,11 @@ pub struct ModelArgs {
     /// Threads to use; all cores if left out
     #[arg(short, long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Element type of cached keys and values
-    #[arg(long, value_enum, default_value_t = KvType::Auto)]
+    /// Element type of cached keys and values: f32, f16, or auto for f32 with f32 weights and f16 otherwise
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvType::Auto, hide_possible_values = true)]
     pub kv_type: KvType,
     /// Most prompt tokens of one step
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_CHUNK)]
     pub chunk: usize,
 }
 
@@ -70,6 +110,7 @@ impl KvType {
 
 /// How tokens are chosen; what is left out comes from the model's generation config.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Sampling")]
 pub struct SampleArgs {
     /// 0 always takes the most likely token
     #[arg(long, value_name = "T")]
@@ -136,12 +177,6 @@ fn clock_seed() -> u64 {
 /// `mambo run`
 #[derive(Args)]
 pub struct RunArgs {
-    /// The model.
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// The sampling.
-    #[command(flatten)]
-    pub sample: SampleArgs,
     /// The question, or with --raw the text to continue; `-` reads it from standard input
     #[arg(required_unless_present = "messages")]
     pub prompt: Option<String>,
@@ -167,14 +202,17 @@ pub struct RunArgs {
     /// Print one JSON object instead of streaming
     #[arg(long)]
     pub json: bool,
+    /// The sampling.
+    #[command(flatten)]
+    pub sample: SampleArgs,
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
 }
 
 /// `mambo logits`
 #[derive(Args)]
 pub struct LogitsArgs {
-    /// The model.
-    #[command(flatten)]
-    pub model: ModelArgs,
     /// Token ids, separated by commas
     #[arg(long, value_delimiter = ',', required_unless_present = "ids_file")]
     pub ids: Vec<u32>,
@@ -190,6 +228,26 @@ pub struct LogitsArgs {
     /// Run on the plain reference backend
     #[arg(long)]
     pub reference: bool,
+    /// Print a summary as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// Where a made file goes.
+#[derive(Args)]
+pub struct OutputArgs {
+    /// The GGUF file to write
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    pub path: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    pub force: bool,
+    /// Threads to use; all cores if left out
+    #[arg(short, long, value_name = "N")]
+    pub threads: Option<usize>,
     /// Print a summary as JSON
     #[arg(long)]
     pub json: bool,

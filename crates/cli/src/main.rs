@@ -1,14 +1,22 @@
 //! The `mambo` program: parses the command line, runs one command, turns errors into one sentence.
 
+mod amounts;
+mod analysis;
 mod args;
+mod bandwidth;
 mod builtin;
 mod commands;
+mod conversation;
+mod described;
 mod environment;
+mod export;
 mod interrupt;
+mod lines;
 mod machine;
 mod model;
 mod progress;
 mod reply;
+mod synth;
 mod terminal;
 
 use std::process::ExitCode;
@@ -21,7 +29,15 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
+        Command::Chat(args) => commands::chat::run(&args),
+        Command::Inspect(args) => commands::inspect::run(&args),
+        Command::Explain(args) => commands::explain::run(&args),
+        Command::Fit(args) => commands::fit::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
+        Command::Synth(args) => commands::synth::run(&args),
+        Command::Quantize(args) => commands::quantize::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

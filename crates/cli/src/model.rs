@@ -17,7 +17,7 @@ use crate::progress::ByteBar;
 use crate::{builtin, environment, machine};
 
 /// Context of a run if neither a flag nor the model says otherwise.
-const DEFAULT_CONTEXT: usize = 8192;
+pub const DEFAULT_CONTEXT: usize = 8192;
 
 /// An open model that has loaded nothing yet.
 pub struct Model {

@@ -1,4 +1,12 @@
 //! One file per command.
 
+pub mod bench;
+pub mod chat;
+pub mod doctor;
+pub mod explain;
+pub mod fit;
+pub mod inspect;
 pub mod logits;
+pub mod quantize;
 pub mod run;
+pub mod synth;

@@ -1,0 +1,41 @@
+//! `mambo synth`: a GGUF file with random weights in a real model's shape.
+
+use anyhow::Result;
+use clap::Args;
+
+use super::quantize::report;
+use crate::args::OutputArgs;
+use crate::export::{self, Output, Recipe};
+use crate::synth::Synth;
+
+/// `mambo synth`
+#[derive(Args)]
+pub struct SynthArgs {
+    /// The model to have the shape of, such as nano-30b; `tiny` is the built-in model's
+    pub preset: String,
+    /// The output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Type of the weights: q4_0, q4_k, q5_0, q6_k, q8_0, bf16, f16 or f32
+    #[arg(long, value_name = "TYPE", default_value = "q4_0")]
+    pub quant: String,
+    /// Seed of the weights; the same seed gives the same file
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// Runs the command.
+pub fn run(args: &SynthArgs) -> Result<()> {
+    let recipe = Recipe::named(&args.quant)?;
+    let synth = Synth::new(&args.preset, args.seed)?;
+    let layout = recipe.layout(&synth.spec)?;
+    let output = Output {
+        path: &args.output.path,
+        force: args.output.force,
+        threads: args.output.threads.unwrap_or_else(export::default_threads),
+        what: "writing",
+    };
+    let bytes = export::write(output, &synth.metadata(&recipe)?, &layout, &synth)?;
+    report(&args.output.path, bytes, &layout, &recipe, args.output.json);
+    Ok(())
+}

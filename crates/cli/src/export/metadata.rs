@@ -1,0 +1,66 @@
+//! What an exported file says about itself: model, tokenizer, chat template, sampling. Must not know tensors.
+
+use anyhow::Result;
+use mambo_checkpoint::{GgufMetadata, GgufValue, Metadata};
+use mambo_model::ModelSpec;
+
+use super::recipe::Recipe;
+use super::vocabulary;
+use crate::model::Model;
+
+/// Version of the block formats.
+const QUANTIZATION_VERSION: u32 = 2;
+
+/// The keys of a model that was not read from a file: no tokenizer yet.
+pub fn of_spec(spec: &ModelSpec, name: &str, recipe: &Recipe) -> GgufMetadata {
+    let mut metadata = GgufMetadata::new(name);
+    for (key, value) in spec.gguf_metadata() {
+        metadata.set(key, value);
+    }
+    metadata.set("general.type", "model");
+    metadata.set("general.name", name);
+    metadata.set("general.quantization_version", QUANTIZATION_VERSION);
+    metadata.set("general.file_type", recipe.file_type());
+    metadata
+}
+
+/// The keys of an open model: sizes from its description, the rest from its own files.
+pub fn of_model(model: &Model, recipe: &Recipe) -> Result<GgufMetadata> {
+    let mut metadata = of_spec(&model.spec, &display_name(model), recipe);
+    match model.checkpoint.metadata() {
+        Metadata::Gguf(own) => copy_text_keys(own, &mut metadata),
+        Metadata::Config(files) => {
+            if files.tokenizer_json.is_some() {
+                vocabulary::add(model, files, &mut metadata)?;
+            }
+            if let Some(template) = &files.chat_template {
+                metadata.set("tokenizer.chat_template", template.as_str());
+            }
+            let defaults = model.sampling_defaults();
+            if defaults.temperature > 0.0 {
+                metadata.set("general.sampling.temp", defaults.temperature);
+                metadata.set("general.sampling.top_p", defaults.top_p);
+            }
+        }
+    }
+    Ok(metadata)
+}
+
+/// Copies tokenizer, template and sampling from another GGUF file.
+pub fn copy_text_keys(from: &GgufMetadata, to: &mut GgufMetadata) {
+    let text = |key: &str| key.starts_with("tokenizer.") || key.starts_with("general.sampling.");
+    for (key, value) in from.iter().filter(|(key, _)| text(key)) {
+        to.set(key, value.clone());
+    }
+}
+
+/// The name the file has for itself, else that of the folder or file.
+fn display_name(model: &Model) -> String {
+    if let Metadata::Gguf(own) = model.checkpoint.metadata()
+        && let Some(GgufValue::String(name)) = own.get("general.name")
+    {
+        return name.clone();
+    }
+    let path = std::path::Path::new(model.name());
+    path.file_stem().map_or_else(|| model.name().to_owned(), |stem| stem.to_string_lossy().into_owned())
+}

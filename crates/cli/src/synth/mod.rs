@@ -1,0 +1,130 @@
+//! Models with random weights: real shapes without real files, to measure with. Deterministic by seed.
+
+mod blocks;
+mod random;
+mod tokens;
+mod values;
+
+use std::ops::Range;
+
+use anyhow::{Result, bail};
+use mambo_checkpoint::{Checkpoint, GgufMetadata, Metadata};
+use mambo_model::{ModelSpec, PRESETS, Preset, describe};
+
+use crate::builtin;
+use crate::export::{Planned, Recipe, Source, metadata};
+use random::Random;
+
+/// The preset with the built-in model's shape; not a released model, so not among the library's presets.
+const TINY: &str = "tiny";
+
+/// A random model: its shape and the seed of its values.
+pub struct Synth {
+    /// Layers and sizes.
+    pub spec: ModelSpec,
+    name: String,
+    seed: u64,
+}
+
+impl Synth {
+    /// The model of a preset.
+    pub fn new(preset: &str, seed: u64) -> Result<Synth> {
+        let spec = if preset == TINY {
+            describe(&Checkpoint::from_bytes(builtin::NAME, builtin::BYTES)?)?
+        } else if PRESETS.iter().any(|p| p.name == preset) {
+            Preset::named(preset)?.spec()?
+        } else {
+            let known: Vec<&str> = std::iter::once(TINY).chain(PRESETS.iter().map(|p| p.name)).collect();
+            bail!("there is no preset `{preset}`; the presets are {}", known.join(", "));
+        };
+        Ok(Synth { spec, name: format!("{preset} with random weights"), seed })
+    }
+
+    /// Everything but the tensors: sizes, a tokenizer of the right size, the built-in chat template.
+    pub fn metadata(&self, recipe: &Recipe) -> Result<GgufMetadata> {
+        let small = Checkpoint::from_bytes(builtin::NAME, builtin::BYTES)?;
+        let Metadata::Gguf(small) = small.metadata() else { bail!("{} is no GGUF file", builtin::NAME) };
+        let mut keys = metadata::of_spec(&self.spec, &self.name, recipe);
+        metadata::copy_text_keys(small, &mut keys);
+        tokens::grow(small, self.spec.vocab, &mut keys)?;
+        Ok(keys)
+    }
+}
+
+impl Source for Synth {
+    fn rows(&self, tensor: &Planned, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
+        // A generator per piece: the bytes do not depend on which worker makes them.
+        let mut random = Random::new(self.seed, &tensor.name, rows.start as u64);
+        match values::of(tensor, self.spec.layers.len()) {
+            values::Values::Normal { std } => blocks::fill(tensor.dtype, std, &mut random, out),
+            vector => values::fill(vector, &mut random, out),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mambo_tensor::{DType, decode_row};
+
+    fn layout(kind: &str) -> (Synth, Vec<Planned>) {
+        let synth = Synth::new(TINY, 7).unwrap();
+        let tensors = Recipe::named(kind).unwrap().layout(&synth.spec).unwrap().tensors;
+        (synth, tensors)
+    }
+
+    #[test]
+    fn every_type_has_the_wanted_spread_and_no_bias() {
+        for dtype in crate::export::recipe::TYPES {
+            let (synth, tensors) = layout(dtype.name());
+            let tensor = tensors.iter().find(|t| t.name == "token_embd.weight").unwrap();
+            assert_eq!(tensor.dtype, dtype);
+            let mut bytes = vec![0; tensor.bytes() as usize];
+            synth.rows(tensor, 0..tensor.row_count(), &mut bytes).unwrap();
+            let mut values = vec![0.0; tensor.elems()];
+            decode_row(dtype, &bytes, &mut values).unwrap();
+            let n = values.len() as f64;
+            let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
+            let std = (values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / n).sqrt();
+            assert!((std - 1.0).abs() < 0.03, "{dtype}: std {std}");
+            assert!(mean.abs() < 0.01, "{dtype}: mean {mean}");
+            assert!(values.iter().all(|v| v.abs() < 6.0), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn vectors_lie_in_the_range_of_real_models() {
+        let (synth, tensors) = layout("q4_0");
+        let values = |name: &str| {
+            let tensor = tensors.iter().find(|t| t.name == name).unwrap();
+            assert_eq!(tensor.dtype, DType::F32);
+            let mut bytes = vec![0; tensor.bytes() as usize];
+            synth.rows(tensor, 0..tensor.row_count(), &mut bytes).unwrap();
+            let mut values = vec![0.0; tensor.elems()];
+            decode_row(DType::F32, &bytes, &mut values).unwrap();
+            values
+        };
+        assert!(values("blk.0.attn_norm.weight").iter().all(|&v| v == 1.0));
+        assert!(values("blk.0.ssm_a").iter().all(|&v| (-16.0..=-1.0).contains(&v)));
+        let steps = values("blk.0.ssm_dt.bias").into_iter().map(|b| b.exp().ln_1p());
+        assert!(steps.into_iter().all(|dt| (0.9e-3..0.11).contains(&dt)));
+    }
+
+    #[test]
+    fn seeds_pieces_and_tensors_differ() {
+        let (synth, tensors) = layout("q4_0");
+        let other = Synth { seed: 8, ..Synth::new(TINY, 7).unwrap() };
+        let bytes = |synth: &Synth, name: &str, rows: Range<usize>| {
+            let tensor = tensors.iter().find(|t| t.name == name).unwrap();
+            let mut bytes = vec![0; rows.len() * tensor.row_bytes()];
+            synth.rows(tensor, rows, &mut bytes).unwrap();
+            bytes
+        };
+        let base = bytes(&synth, "output.weight", 0..64);
+        assert_eq!(base, bytes(&synth, "output.weight", 0..64));
+        assert_ne!(base, bytes(&other, "output.weight", 0..64));
+        assert_ne!(base, bytes(&synth, "output.weight", 64..128));
+        assert_ne!(base, bytes(&synth, "token_embd.weight", 0..64));
+    }
+}
