@@ -1,0 +1,82 @@
+//! The arithmetic of `fit`, on a machine of given size and speed.
+
+mod program;
+
+use program::{config_alone, fixture, json, refused, works};
+use serde_json::Value;
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// What one sequence of so many tokens takes.
+fn need(report: &Value, tokens: u64) -> u64 {
+    number(&report["weight_bytes"])
+        + number(&report["state_bytes_per_sequence"])
+        + number(&report["arena_bytes"])
+        + number(&report["kv_bytes_per_token"]) * tokens.next_multiple_of(32)
+}
+
+const MACHINE: [&str; 4] = ["--memory", "20", "--bandwidth", "50"];
+
+#[test]
+fn the_longest_context_is_the_last_that_fits() {
+    let report = json(&[&["fit", "nano-30b", "--quant", "q4_0"], &MACHINE[..]].concat());
+    let memory = 20 << 30;
+    let longest = number(&report["longest_context"]);
+    assert!(need(&report, longest) <= memory && need(&report, longest + 1) > memory, "{longest}");
+    for row in report["contexts"].as_array().unwrap() {
+        let tokens = number(&row["tokens"]);
+        assert_eq!(number(&row["total_bytes"]), need(&report, tokens));
+        assert_eq!(row["fits"], need(&report, tokens) <= memory);
+    }
+    let (most, context) = (number(&report["sequences"]["most"]), number(&report["sequences"]["context"]));
+    let extra = number(&report["state_bytes_per_sequence"]) + number(&report["kv_bytes_per_token"]) * context;
+    let of = |sequences: u64| {
+        need(&report, 0) + number(&report["kv_bytes_per_token"]) * context + (sequences - 1) * extra
+    };
+    assert!(of(most) <= memory && of(most + 1) > memory, "{most}");
+}
+
+#[test]
+fn speed_is_bandwidth_over_bytes() {
+    let report = json(&[&["fit", "nano-30b", "--quant", "q4_0"], &MACHINE[..]].concat());
+    let bytes = &report["token_bytes"];
+    let total = number(&bytes["weights"]) + number(&bytes["kv"]) + number(&bytes["state_and_activations"]);
+    let rate = report["decode_tokens_per_second"].as_f64().unwrap();
+    assert!((rate * total as f64 / 50e9 - 1.0).abs() < 1e-9);
+    // 3.2 B of 31.6 B parameters are active: only their share of the weights is read.
+    let share = number(&bytes["weights"]) as f64 / number(&report["weight_bytes"]) as f64;
+    assert!((0.08..0.13).contains(&share), "{share}");
+    let wider = json(&[&["fit", "nano-30b", "--quant", "q8_0"], &MACHINE[..]].concat());
+    assert!(wider["decode_tokens_per_second"].as_f64().unwrap() < 0.6 * rate);
+    assert_eq!(wider["fits"], false);
+}
+
+#[test]
+fn stored_types_count_where_there_are_weights() {
+    let path = fixture("moe");
+    let report = json(&[&["fit", &path], &MACHINE[..]].concat());
+    let inspected = json(&["inspect", "-m", &path]);
+    assert_eq!(report["weight_bytes"], inspected["memory"]["weight_bytes"]);
+    assert_eq!(report["assumption"], Value::Null);
+    let alone = json(&[&["fit", &config_alone("nano-30b")], &MACHINE[..]].concat());
+    assert!(alone["assumption"].as_str().unwrap().contains("bf16"), "{alone}");
+}
+
+#[test]
+fn the_verdict_is_in_words() {
+    let (text, _) = works(&[&["fit", "nano-30b", "--quant", "q4_0"], &MACHINE[..]].concat());
+    assert!(text.contains("\nfits: one sequence with the whole trained context of 256K, or "), "{text}");
+    assert!(text.contains("50.0 GB/s (given) / "), "{text}");
+    let (text, _) = works(&["fit", "ultra", "--memory", "64", "--bandwidth", "50"]);
+    assert!(text.contains("\ndoes not fit: ") && text.contains("--quant q4_0"), "{text}");
+}
+
+#[test]
+fn wrong_flags_are_refused() {
+    assert!(refused(&["fit", "nano-30b", "--quant", "q9"]).contains("no type `q9`"));
+    assert!(refused(&["fit", "nano-30b", "--memory", "0"]).contains("--memory"));
+    assert!(refused(&["fit", "nano-30b", "--bandwidth", "0"]).contains("--bandwidth"));
+    assert!(refused(&["fit", "no-such-model"]).contains("nano-30b"));
+}

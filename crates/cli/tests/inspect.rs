@@ -1,0 +1,57 @@
+//! What `inspect` says about files, about a config alone and about the built-in model.
+
+mod program;
+
+use program::{config_alone, fixture, json, refused, works};
+use serde_json::Value;
+
+fn sum(rows: &Value, field: &str) -> u64 {
+    rows.as_array().unwrap().iter().map(|row| row[field].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn parameters_types_and_tensors_agree_with_each_other() {
+    for case in ["dense", "moe", "latent", "mtp"] {
+        let report = json(&["inspect", "-m", &fixture(case), "--tensors"]);
+        // Every parameter is stored once, so two ways of counting must meet.
+        assert_eq!(report["parameters"]["total"].as_u64(), Some(sum(&report["types"], "values")), "{case}");
+        assert_eq!(report["memory"]["weight_bytes"].as_u64(), Some(sum(&report["types"], "bytes")), "{case}");
+        let tensors = report["tensors"].as_array().unwrap();
+        assert_eq!(tensors.len() as u64, sum(&report["types"], "tensors"), "{case}");
+        let layers: u64 =
+            report["layers"].as_array().unwrap().iter().map(|l| l["count"].as_u64().unwrap()).sum();
+        assert_eq!(layers as usize, report["schedule"].as_str().unwrap().len(), "{case}");
+        assert_eq!(report["parameters"]["mtp"].as_u64() > Some(0), case == "mtp");
+    }
+}
+
+#[test]
+fn a_config_alone_is_enough() {
+    let config = config_alone("nano-30b");
+    let report = json(&["inspect", "-m", &config]);
+    assert_eq!(report["parameters"]["total"], 31_577_940_288_u64);
+    assert_eq!(report["has_weights"], false);
+    assert_eq!(report["memory"]["kv_bytes_per_token"], 6 * 2 * 2 * 128 * 2);
+    let (text, _) = works(&["inspect", "-m", &config]);
+    assert!(text.contains("no weights") && text.contains("31.6 B total"), "{text}");
+    let preset = json(&["inspect", "-m", "nano-30b"]);
+    assert_eq!(preset["layers"], report["layers"]);
+}
+
+#[test]
+fn the_built_in_model_has_all_it_needs() {
+    let (text, error) = works(&["inspect"]);
+    assert_eq!(error, "");
+    assert!(text.contains("with a chat template") && text.contains("`<|im_end|>`"), "{text}");
+    assert!(!text.contains("embed.weight"), "tensors are listed only when asked for");
+    let (text, _) = works(&["inspect", "--tensors"]);
+    assert!(text.contains("token_embd.weight"), "{text}");
+}
+
+#[test]
+fn a_wrong_name_lists_what_there_is() {
+    let sentence = refused(&["inspect", "-m", "nano-31b"]);
+    assert!(sentence.contains("no file, folder or preset `nano-31b`") && sentence.contains("nano-30b"));
+    let sentence = refused(&["inspect", "-m", "./nowhere/model.gguf"]);
+    assert!(sentence.contains("nowhere"), "{sentence}");
+}

@@ -1,0 +1,78 @@
+//! `bench` and `doctor`: numbers that hang together, and the words of the help.
+
+mod program;
+
+use program::{fixture, json, refused, works};
+
+#[test]
+fn bench_measures_what_was_asked_for() {
+    let report = json(&["bench", "-m", &fixture("moe"), "-p", "70", "-n", "6", "-b", "1,3", "-r", "2"]);
+    let results = report["results"].as_array().unwrap();
+    let kinds: Vec<_> =
+        results.iter().map(|r| (r["phase"].as_str().unwrap(), r["batch"].as_u64().unwrap())).collect();
+    assert_eq!(kinds, [("prefill", 1), ("decode", 1), ("decode", 3)]);
+    for result in results {
+        let rate = |name: &str| result["tokens_per_second"][name].as_f64().unwrap();
+        assert!(rate("min") > 0.0 && rate("min") <= rate("median") && rate("median") <= rate("max"));
+        let (bytes, moved) = (&result["bytes_per_token"], &result["bytes_per_second"]);
+        let expected = bytes.as_f64().unwrap() * rate("median");
+        assert!((moved.as_f64().unwrap() / expected - 1.0).abs() < 1e-9);
+    }
+    let bytes = |i: usize| results[i]["bytes_per_token"].as_f64().unwrap();
+    assert!(bytes(2) < bytes(1), "sequences decoded together share the weights they read");
+    for field in ["load_seconds", "peak_memory_bytes", "weight_bytes", "bandwidth_bytes_per_second"] {
+        assert!(report["machine"][field].as_f64() > Some(0.0), "{field}");
+    }
+}
+
+#[test]
+fn depth_adds_the_keys_and_values_it_reads() {
+    let run = |depth: &str| {
+        let path = fixture("moe");
+        let report = json(&["bench", "-m", &path, "-p", "0", "-n", "4", "-b", "2", "-r", "1", "-d", depth]);
+        report["results"][0]["bytes_per_token"].as_f64().unwrap()
+    };
+    // One attention layer with 2 heads of 32 f32 keys and as many values.
+    let per_token =
+        json(&["inspect", "-m", &fixture("moe")])["memory"]["kv_bytes_per_token"].as_f64().unwrap();
+    assert_eq!(run("100") - run("0"), 100.0 * per_token);
+}
+
+#[test]
+fn bench_prints_a_table_and_refuses_nonsense() {
+    let (text, _) = works(&["bench", "-m", &fixture("dense"), "-p", "8", "-n", "2", "-b", "1", "-r", "1"]);
+    assert!(text.contains("tok/s") && text.contains("prefill 8") && text.contains("decode 2 x 1"), "{text}");
+    assert!(refused(&["bench", "-r", "0"]).contains("--repeats is 0"));
+    assert!(refused(&["bench", "-b", "0"]).contains("--batch holds a 0"));
+    assert!(refused(&["bench", "-p", "0", "-n", "0"]).contains("nothing to measure"));
+    assert!(refused(&["bench", "--context", "4"]).contains("--context holds fewer"));
+    assert!(refused(&["bench", "-t", "0"]).contains("--threads is 0"));
+}
+
+#[test]
+fn doctor_looks_at_the_machine_and_the_model() {
+    let report = json(&["doctor", "--quick"]);
+    assert_eq!(report["ok"], true, "{report}");
+    assert_eq!(report["checks"][0]["name"], "built-in model");
+    let sets = report["instruction_sets"].as_array().unwrap();
+    assert!(sets.contains(&report["instruction_set"]) && sets[0] == "portable");
+    assert!(report["bandwidth_bytes_per_second"]["all_threads"].as_f64() > Some(1e8));
+    assert_eq!(report["gpus"].as_array().unwrap().len(), 0);
+    let (text, _) = works(&["doctor", "--quick"]);
+    assert!(text.contains("gpus        none") && text.contains("not checked (--quick)"), "{text}");
+}
+
+#[test]
+fn help_names_every_command_in_one_line_each() {
+    let (help, _) = works(&["--help"]);
+    for command in
+        ["run", "chat", "inspect", "explain", "fit", "bench", "doctor", "logits", "synth", "quantize"]
+    {
+        let line = help.lines().find(|l| l.trim_start().starts_with(&format!("{command} ")));
+        let line = line.unwrap_or_else(|| panic!("{command} is missing from {help}"));
+        assert!(line.len() <= 90, "{line}");
+        let (own, _) = works(&[command, "--help"]);
+        assert!(own.contains("Usage: mambo "), "{own}");
+    }
+    assert!(help.contains("Examples:"), "{help}");
+}
