@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use mambo_checkpoint::{Checkpoint, write_safetensors};
+use mambo_checkpoint::write_safetensors;
 use mambo_engine::ScoreOptions;
-use mambo_tensor::{DType, Shape};
+use mambo_tensor::Shape;
+use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
 
 use crate::args::LogitsArgs;
@@ -66,20 +67,24 @@ fn read_ids(path: &Path) -> Result<Vec<u32>> {
 }
 
 fn read_tensor_ids(path: &Path) -> Result<Vec<u32>> {
-    let file = Checkpoint::open(path)?;
-    let Some(tensor) = file.tensor("input_ids") else {
+    // Not opened as a model: such a file stands alone, without config.json.
+    let bytes =
+        std::fs::read(path).with_context(|| format!("cannot read token ids from {}", path.display()))?;
+    let file = SafeTensors::deserialize(&bytes)
+        .with_context(|| format!("{} is no safetensors file", path.display()))?;
+    let Ok(tensor) = file.tensor("input_ids") else {
         bail!("{} holds no tensor `input_ids`", path.display());
     };
-    let bytes = file.bytes(tensor);
-    let ids: Vec<i64> = match tensor.dtype {
-        DType::I64 => {
-            bytes.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().expect("eight bytes"))).collect()
+    let ids: Vec<i64> = match tensor.dtype() {
+        Dtype::I64 => {
+            let (words, _) = tensor.data().as_chunks();
+            words.iter().map(|&b| i64::from_le_bytes(b)).collect()
         }
-        DType::I32 => bytes
-            .chunks_exact(4)
-            .map(|b| i32::from_le_bytes(b.try_into().expect("four bytes")).into())
-            .collect(),
-        other => bail!("`input_ids` in {} is {other}; it must be i64 or i32", path.display()),
+        Dtype::I32 => {
+            let (words, _) = tensor.data().as_chunks();
+            words.iter().map(|&b| i32::from_le_bytes(b).into()).collect()
+        }
+        other => bail!("`input_ids` in {} is {other:?}; it must be I64 or I32", path.display()),
     };
     ids.into_iter()
         .map(|id| u32::try_from(id).with_context(|| format!("{id} in {} is not a token id", path.display())))
