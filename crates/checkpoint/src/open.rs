@@ -37,7 +37,15 @@ impl Checkpoint {
 
 fn from_memory(name: &str, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
     if bytes.as_slice().starts_with(gguf::MAGIC) {
-        return gguf_checkpoint(name.to_string(), bytes);
+        let (metadata, tensors) = gguf::read(name, bytes.as_slice(), 0)?;
+        gguf::split::check_part(name, &metadata, 0, 1)?;
+        return Checkpoint::new(
+            name.to_string(),
+            Format::Gguf,
+            Metadata::Gguf(metadata),
+            tensors,
+            vec![bytes],
+        );
     }
     let tensors = safetensors::read(name, bytes.as_slice(), 0)?;
     let metadata = Metadata::Config(ConfigFiles::default());
@@ -64,7 +72,7 @@ fn open(path: &Path, need_weights: bool) -> Result<Checkpoint, CheckpointError> 
     }
     let bytes = Bytes::map(path)?;
     if name.ends_with(".gguf") || bytes.as_slice().starts_with(gguf::MAGIC) {
-        return gguf_checkpoint(path.display().to_string(), bytes);
+        return open_gguf(path, bytes);
     }
     if name.ends_with(".safetensors") {
         if is_shard(&name) {
@@ -90,10 +98,10 @@ fn is_shard(name: &str) -> bool {
 fn open_folder(source: &Path, folder: &Path, need_weights: bool) -> Result<Checkpoint, CheckpointError> {
     let has_config = folder.join("config.json").exists();
     let ggufs = files_ending(folder, ".gguf")?;
-    if let [file] = ggufs.as_slice()
+    if let Some(file) = one_gguf(&ggufs)
         && !has_config
     {
-        return gguf_checkpoint(file.display().to_string(), Bytes::map(file)?);
+        return open_gguf(file, Bytes::map(file)?);
     }
     if folder.join(INDEX).exists() {
         return sharded(source, folder, ConfigFiles::read(folder)?, need_weights);
@@ -113,8 +121,10 @@ fn open_folder(source: &Path, folder: &Path, need_weights: bool) -> Result<Check
         let problem = format!("there are {} safetensors files but no {INDEX}", others.len());
         return Err(not_a_checkpoint(folder, problem, "download the index into the same folder"));
     }
+    if let Some(file) = one_gguf(&ggufs) {
+        return open_gguf(file, Bytes::map(file)?);
+    }
     match ggufs.as_slice() {
-        [file] => gguf_checkpoint(file.display().to_string(), Bytes::map(file)?),
         [] => {
             let problem = "there are no weights (.safetensors or .gguf) in the folder";
             Err(not_a_checkpoint(
@@ -151,9 +161,39 @@ fn not_a_checkpoint(path: &Path, problem: impl Into<String>, remedy: impl Into<S
     }
 }
 
-fn gguf_checkpoint(source: String, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
-    let (metadata, tensors) = gguf::read(&source, bytes.as_slice())?;
-    Checkpoint::new(source, Format::Gguf, Metadata::Gguf(metadata), tensors, vec![bytes])
+/// The GGUF file to open in a folder: the only one, or the first part of the only split model.
+fn one_gguf(files: &[PathBuf]) -> Option<&PathBuf> {
+    let stem = |path: &PathBuf| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        gguf::split::part_stem(&name).map(|(stem, total)| (stem.to_owned(), total))
+    };
+    let first = files.first()?;
+    let same =
+        files.len() == 1 || stem(first).is_some_and(|s| files.iter().all(|f| stem(f).as_ref() == Some(&s)));
+    same.then_some(first)
+}
+
+/// Opens a GGUF file and, where the model is split, the other parts beside it.
+fn open_gguf(path: &Path, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
+    let source = path.display().to_string();
+    let (metadata, tensors) = gguf::read(&source, bytes.as_slice(), 0)?;
+    let count = gguf::split::part_count(&source, &metadata)?;
+    if count == 1 {
+        return Checkpoint::new(source, Format::Gguf, Metadata::Gguf(metadata), tensors, vec![bytes]);
+    }
+    let (mut first, mut tensors, mut files) = (None, Vec::new(), Vec::new());
+    for (index, part) in gguf::split::part_paths(path, count)?.iter().enumerate() {
+        let name = part.display().to_string();
+        let bytes = Bytes::map(part)?;
+        let (metadata, found) = gguf::read(&name, bytes.as_slice(), index)?;
+        gguf::split::check_part(&name, &metadata, index, count)?;
+        // The first part holds the model's metadata, the others only their own number.
+        first.get_or_insert(metadata);
+        tensors.extend(found);
+        files.push(bytes);
+    }
+    let metadata = first.unwrap_or(metadata);
+    Checkpoint::new(source, Format::Gguf, Metadata::Gguf(metadata), tensors, files)
 }
 
 fn without_weights(source: &Path, config: ConfigFiles) -> Result<Checkpoint, CheckpointError> {

@@ -128,8 +128,8 @@ fn gguf_sentences() {
         alignment zero => m.gguf: metadata key `general.alignment` is 0, not a power of two up to 1048576; the file is damaged, download or convert it again
         alignment odd => m.gguf: metadata key `general.alignment` is 24, not a power of two up to 1048576; the file is damaged, download or convert it again
         alignment text => m.gguf: metadata key `general.alignment` is "32" of type string, but should be a whole number; convert the file again
-        split => m.gguf: part 2 of a model split into 3 files, which cannot be read yet; merge the parts into one file with `llama-gguf-split --merge`
-        unknown tensor type => m.gguf: tensor `blk.0.x` has type number 99, which is not supported; use a file with f32, f16, bf16, f64, i8, i16, i32, i64, q4_0, q5_0, q8_0, q4_k, q6_k
+        split => m.gguf: by its metadata this is not part 1 of 1; download all parts of one release again, under their own names
+        unknown tensor type => m.gguf: tensor `blk.0.x` has type number 99, which is not supported; use a file with f32, f16, bf16, f64, i8, i16, i32, i64, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, iq1_s, iq1_m, iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq4_nl, iq4_xs, tq1_0, tq2_0, mxfp4, nvfp4
         too many dimensions => m.gguf: tensor `x` has 5 dimensions, more than 4; the file is damaged, download or convert it again
         dimension of zero => m.gguf: tensor `x` has a dimension of size 0; the file is damaged, download or convert it again
         dimensions overflow => m.gguf: tensor `x`: the dimensions [4, 4294967296, 4294967296] multiply to more values than can be counted; the file is damaged, download or convert it again

@@ -218,3 +218,32 @@ fn paths_that_hold_no_model() {
         DIR: there are 2 safetensors files but no model.safetensors.index.json; download the index into the same folder
     "#]].assert_eq(&said.0);
 }
+
+#[test]
+fn a_split_gguf_opens_from_any_part_and_from_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let part = |index: u32, count: u32, name: &str| {
+        let raw = support::Raw::gguf(1, 2).meta_u32("split.count", count).meta_u32("split.no", index);
+        raw.tensor(name, &[4], 0, 0).data(32, 16).0
+    };
+    let path = |index: u32| folder.path().join(format!("big-{:05}-of-00003.gguf", index + 1));
+    for index in 0..3 {
+        fs::write(path(index), part(index, 3, &format!("tensor.{index}"))).unwrap();
+    }
+    for from in [path(0), path(2), folder.path().to_path_buf()] {
+        let model = Checkpoint::open(&from).unwrap();
+        let names: Vec<_> = model.tensors().map(|t| t.name.clone()).collect();
+        assert_eq!(names, ["tensor.0", "tensor.1", "tensor.2"]);
+        assert!(model.tensors().all(|t| model.bytes(t).len() == 16));
+    }
+    fs::write(path(1), part(0, 3, "tensor.1")).unwrap();
+    let error = Checkpoint::open(&path(0)).unwrap_err().to_string();
+    assert!(error.contains("big-00002-of-00003.gguf") && error.contains("not part 2 of 3"), "{error}");
+    fs::remove_file(path(1)).unwrap();
+    let error = Checkpoint::open(&path(0)).unwrap_err().to_string();
+    assert!(error.contains("big-00002-of-00003.gguf") && error.contains("missing"), "{error}");
+    let renamed = folder.path().join("renamed.gguf");
+    fs::write(&renamed, part(0, 3, "tensor.0")).unwrap();
+    let error = Checkpoint::open(&renamed).unwrap_err().to_string();
+    assert!(error.contains("which part"), "{error}");
+}

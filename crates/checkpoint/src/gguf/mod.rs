@@ -12,6 +12,7 @@
 mod cursor;
 mod metadata;
 mod reader;
+pub(crate) mod split;
 mod value;
 mod writer;
 

@@ -15,12 +15,15 @@ const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
 /// The smallest entry of the tensor list: an empty name, a rank, a type and an offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 
-/// Reads metadata and tensors; `file` is the name in errors.
-pub(crate) fn read(file: &str, bytes: &[u8]) -> Result<(GgufMetadata, Vec<TensorInfo>), CheckpointError> {
+/// Reads metadata and tensors; `file` is the name in errors, `index` the file's number in the checkpoint.
+pub(crate) fn read(
+    file: &str,
+    bytes: &[u8],
+    index: usize,
+) -> Result<(GgufMetadata, Vec<TensorInfo>), CheckpointError> {
     let mut cursor = Cursor::new(file, bytes);
     let (tensor_count, entry_count) = read_counts(&mut cursor)?;
     let metadata = read_metadata(&mut cursor, entry_count)?;
-    refuse_splits(file, &metadata)?;
     let alignment = alignment(file, &metadata)?;
     let entries = read_tensor_list(&mut cursor, tensor_count, alignment)?;
     let data_start = cursor.position().next_multiple_of(alignment);
@@ -30,7 +33,7 @@ pub(crate) fn read(file: &str, bytes: &[u8]) -> Result<(GgufMetadata, Vec<Tensor
         let extent = (data_start, bytes.len() as u64);
         let range = layout::place(file, &entry.name, extent, entry.offset, length)?;
         let Entry { name, dtype, shape, .. } = entry;
-        tensors.push(TensorInfo { name, dtype, shape, file: 0, range });
+        tensors.push(TensorInfo { name, dtype, shape, file: index, range });
     }
     layout::check_overlap(file, &tensors)?;
     Ok((metadata, tensors))
@@ -73,19 +76,6 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<GgufMetadata, Ch
         metadata.set(key, value);
     }
     Ok(metadata)
-}
-
-fn refuse_splits(file: &str, metadata: &GgufMetadata) -> Result<(), CheckpointError> {
-    let count = metadata.u64("split.count")?.unwrap_or(1);
-    if count <= 1 {
-        return Ok(());
-    }
-    let part = metadata.u64("split.no")?.unwrap_or(0).saturating_add(1);
-    Err(CheckpointError::Unsupported {
-        file: file.to_string(),
-        problem: format!("part {part} of a model split into {count} files, which cannot be read yet"),
-        remedy: "merge the parts into one file with `llama-gguf-split --merge`".to_string(),
-    })
 }
 
 fn alignment(file: &str, metadata: &GgufMetadata) -> Result<u64, CheckpointError> {
