@@ -82,7 +82,7 @@ fn unknown_architecture() {
         c["model_type"] = json!("llama4");
         c["architectures"] = json!(["Llama4ForCausalLM"]);
     });
-    assert_names(&refused(&copy.0, &[]), &["Llama4ForCausalLM", "nemotron_h"]);
+    assert_names(&refused(&copy.0, &[]), &["llama4", "nemotron_h"]);
 }
 
 #[test]
