@@ -2,6 +2,8 @@
 //!
 //! It knows programs of calls and the memory they run in; it must not know graphs, models or files.
 
+#![allow(clippy::needless_range_loop, reason = "kernels index several arrays by one lane, row or tile")]
+
 mod backend;
 mod bandwidth;
 mod cache;

@@ -125,11 +125,12 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::I32).cast(), self.cols) }
     }
 
-    /// A row of 8-bit blocks: codes, scales and sums as they stand in memory.
+    /// A row of 8-bit blocks: codes, scales and sums as they stand in memory, four bytes to a word.
     #[inline(always)]
-    pub fn q8_row(&self, row: usize) -> &'a [u8] {
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::Q8), self.elem.row_bytes(self.cols)) }
+    pub fn q8_row(&self, row: usize) -> &'a [i32] {
+        let words = self.elem.row_bytes(self.cols) / 4;
+        // SAFETY: as above; rows start on a multiple of four bytes and fill whole words.
+        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::Q8).cast(), words) }
     }
 
     /// Columns of a row of floats, to write.

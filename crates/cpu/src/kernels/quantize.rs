@@ -14,13 +14,17 @@ pub(crate) struct Quantize {
     pub out: Operand,
 }
 
+#[inline(always)]
+fn abs<S: Simd>(v: S::F) -> S::F {
+    S::from_bits(S::iand(S::bits(v), S::isplat(0x7fff_ffff)))
+}
+
 /// One block; returns scale and sum.
 #[inline(always)]
 fn block<S: Simd>(x: &[f32], codes: &mut [u8; Q8_BLOCK]) -> (f32, i32) {
     let (low, high) = x.split_at(x.len().min(LANES));
     let v = [S::load_part(low), S::load_part(high)];
-    let abs = |v| S::from_bits(S::iand(S::bits(v), S::isplat(0x7fff_ffff)));
-    let amax = S::max_lane(S::max(abs(v[0]), abs(v[1])));
+    let amax = S::max_lane(S::max(abs::<S>(v[0]), abs::<S>(v[1])));
     let inverse = S::splat(if amax > 0.0 { 127.0 / amax } else { 0.0 });
     let (a, b) = codes.split_at_mut(LANES);
     for (v, out) in v.into_iter().zip([a, b]) {

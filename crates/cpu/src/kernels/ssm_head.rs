@@ -165,7 +165,10 @@ impl<'a> Chunk<'a> {
         for i in 0..T {
             let t = t + i;
             let carried = S::splat(carried[t]);
-            let mut y = acc[i].map(|y| S::mul(y, carried));
+            let mut y = acc[i];
+            for y in &mut y {
+                *y = S::mul(*y, carried);
+            }
             for s in 0..=t {
                 let weight = S::splat(weights[t * SSM_CHUNK + s]);
                 let x = &self.x(s, head)[p..p + width];

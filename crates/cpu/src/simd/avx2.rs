@@ -141,11 +141,12 @@ impl Simd for Avx2 {
     fn first(n: usize, a: Self::F, b: Self::F) -> Self::F {
         simd!({
             let n = _mm256_set1_epi32(n.min(LANES) as i32);
-            let half = |i: usize| {
-                let index = _mm256_loadu_si256(INDEX[i].as_ptr().cast());
-                _mm256_blendv_ps(b[i], a[i], _mm256_castsi256_ps(_mm256_cmpgt_epi32(n, index)))
-            };
-            [half(0), half(1)]
+            let low = _mm256_cmpgt_epi32(n, _mm256_loadu_si256(INDEX[0].as_ptr().cast()));
+            let high = _mm256_cmpgt_epi32(n, _mm256_loadu_si256(INDEX[1].as_ptr().cast()));
+            [
+                _mm256_blendv_ps(b[0], a[0], _mm256_castsi256_ps(low)),
+                _mm256_blendv_ps(b[1], a[1], _mm256_castsi256_ps(high)),
+            ]
         })
     }
     #[inline(always)]
@@ -232,35 +233,34 @@ impl Simd for Avx2 {
         simd!([_mm256_srl_epi16(v[0], count), _mm256_srl_epi16(v[1], count)])
     }
     #[inline(always)]
-    fn dot(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I {
+    fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
         simd!({
             // Pairs stay within 2·127·128, which a 16-bit lane holds.
-            let x = _mm256_set1_epi32(i32::from_le_bytes(*x));
+            let x = _mm256_set1_epi32(x);
             let ones = _mm256_set1_epi16(1);
-            let step = |i: usize| {
-                let pairs = _mm256_maddubs_epi16(codes[i], x);
-                _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, ones))
-            };
-            [step(0), step(1)]
+            let low = _mm256_madd_epi16(_mm256_maddubs_epi16(codes[0], x), ones);
+            let high = _mm256_madd_epi16(_mm256_maddubs_epi16(codes[1], x), ones);
+            [_mm256_add_epi32(acc[0], low), _mm256_add_epi32(acc[1], high)]
         })
     }
     #[inline(always)]
-    fn dot_wide(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I {
+    fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
         simd!({
             // Codes up to 255 would overflow the pairs: take them as signed, and give their sign to x.
-            let x = _mm256_set1_epi32(i32::from_le_bytes(*x));
+            let x = _mm256_set1_epi32(x);
             let ones = _mm256_set1_epi16(1);
-            let step = |i: usize| {
-                let signed = _mm256_xor_si256(codes[i], _mm256_set1_epi8(-128));
-                let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(signed), _mm256_sign_epi8(x, signed));
-                _mm256_add_epi32(acc[i], _mm256_madd_epi16(pairs, ones))
-            };
-            [step(0), step(1)]
+            let flip = _mm256_set1_epi8(-128);
+            let codes = [_mm256_xor_si256(codes[0], flip), _mm256_xor_si256(codes[1], flip)];
+            let low = _mm256_maddubs_epi16(_mm256_abs_epi8(codes[0]), _mm256_sign_epi8(x, codes[0]));
+            let high = _mm256_maddubs_epi16(_mm256_abs_epi8(codes[1]), _mm256_sign_epi8(x, codes[1]));
+            let low = _mm256_madd_epi16(low, ones);
+            let high = _mm256_madd_epi16(high, ones);
+            [_mm256_add_epi32(acc[0], low), _mm256_add_epi32(acc[1], high)]
         })
     }
 
     #[inline(always)]
-    fn prefetch(x: &[u8]) {
-        simd!(_mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast()))
+    fn prefetch(x: &[u8], ahead: usize) {
+        simd!(_mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(ahead).cast()))
     }
 }

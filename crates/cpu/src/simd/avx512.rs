@@ -185,16 +185,16 @@ impl Simd for Avx512 {
         simd!(_mm512_srli_epi16::<N>(v))
     }
     #[inline(always)]
-    fn dot(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I {
-        simd!(_mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(i32::from_le_bytes(*x))))
+    fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
+        simd!(_mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(x)))
     }
     #[inline(always)]
-    fn dot_wide(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I {
+    fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
         Self::dot(acc, codes, x)
     }
 
     #[inline(always)]
-    fn prefetch(x: &[u8]) {
-        simd!(_mm_prefetch::<_MM_HINT_T0>(x.as_ptr().cast()))
+    fn prefetch(x: &[u8], ahead: usize) {
+        simd!(_mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(ahead).cast()))
     }
 }

@@ -6,7 +6,7 @@
 use super::{LANES, Simd, part, vectors};
 
 /// ln 2 in two parts: the first has so few bits that its products with small whole numbers are exact.
-const LN2_HIGH: f32 = 0.693_359_375;
+const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
 /// The elementary functions, for every [`Simd`].
@@ -20,15 +20,20 @@ pub(crate) trait Math: Simd {
         let r = Self::fma(n, Self::splat(-LN2_HIGH), x);
         let r = Self::fma(n, Self::splat(-LN2_LOW), r);
         let mut p = Self::splat(1.987_569_1e-4);
-        for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+        for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
             p = Self::fma(p, r, Self::splat(c));
         }
         let y = Self::add(Self::fma(p, Self::mul(r, r), r), Self::splat(1.0));
         let n = Self::to_int(n);
         let half = Self::isar::<1>(n);
         let rest = Self::isub(n, half);
-        let power = |n| Self::from_bits(Self::ishl::<23>(Self::iadd(n, Self::isplat(127))));
-        Self::mul(Self::mul(y, power(half)), power(rest))
+        Self::mul(Self::mul(y, Self::power_of_two(half)), Self::power_of_two(rest))
+    }
+
+    /// 2ⁿ for exponents of normal numbers.
+    #[inline(always)]
+    fn power_of_two(n: Self::I) -> Self::F {
+        Self::from_bits(Self::ishl::<23>(Self::iadd(n, Self::isplat(127))))
     }
 
     /// ln x for normal x.

@@ -90,10 +90,11 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Shifts 16-bit units: mask the result to bits that come from the same byte.
     fn bshl<const N: u32>(v: Self::B) -> Self::B;
     fn bshr<const N: u32>(v: Self::B) -> Self::B;
-    /// `acc[r] + Σ_b codes[r][b]·x[b]`, codes unsigned below 128, x signed.
-    fn dot(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I;
+    /// `acc[r] + Σ_b codes[r][b]·x[b]`, codes unsigned below 128; x is four signed bytes in the order of
+    /// memory, loaded as a word because that folds into the instruction.
+    fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
     /// The same for codes up to 255, less `(128 − WIDE_ZERO)·Σ_b x[b]`; x above -128.
-    fn dot_wide(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I;
+    fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
 
     /// Zero in every lane.
     #[inline(always)]
@@ -148,9 +149,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         q[0].max(q[2]).max(q[1].max(q[3]))
     }
 
-    /// Hints that memory will be read soon.
+    /// Hints that the cache line `ahead` bytes after the start of `x` will be read soon; it need not exist.
     #[inline(always)]
-    fn prefetch(_x: &[u8]) {}
+    fn prefetch(_x: &[u8], _ahead: usize) {}
 }
 
 /// Vectors that cover `len` values.

@@ -190,12 +190,12 @@ impl Simd for Portable {
         shift16(v, |v| v >> N)
     }
     #[inline(always)]
-    fn dot(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I {
-        let x = x.map(|x| i32::from(x as i8));
+    fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
+        let x = x.to_ne_bytes().map(|x| i32::from(x as i8));
         std::array::from_fn(|r| (0..4).fold(acc[r], |acc, b| acc + i32::from(codes[4 * r + b]) * x[b]))
     }
     #[inline(always)]
-    fn dot_wide(acc: Self::I, codes: Self::B, x: &[u8; 4]) -> Self::I {
+    fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
         Self::dot(acc, codes, x)
     }
 }

@@ -9,6 +9,21 @@ use crate::simd::Simd;
 /// Output rows of a panel.
 pub(crate) const PANEL_ROWS: usize = 16;
 
+/// Runs a body for every row below a constant count of at most eight. The body is written out for each
+/// row, so that accumulators are registers and not an array in memory.
+macro_rules! each_row {
+    ($rows:ident, $r:ident, $body:block) => {
+        each_row!(@ $rows, $r, $body, 0 1 2 3 4 5 6 7)
+    };
+    (@ $rows:ident, $r:ident, $body:block, $($i:literal)*) => {
+        $(if $rows > $i {
+            let $r: usize = $i;
+            $body
+        })*
+    };
+}
+pub(super) use each_row;
+
 /// One stored type.
 pub(crate) trait Format: Send + Sync + 'static {
     /// An activation row in the form the product reads.
@@ -20,8 +35,8 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// Bytes of a panel of `cols` columns, a multiple of 64.
     fn panel_bytes(cols: usize) -> usize;
 
-    /// Packs one stored row into a lane of a zeroed panel.
-    fn pack(panel: &mut [u8], cols: usize, lane: usize, row: &[u8]);
+    /// Packs stored rows into consecutive lanes of a zeroed panel.
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
 
     /// Computes what [`Format::row`] wants beside the row itself.
     fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]);
@@ -35,6 +50,10 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// The products of four panels with one row, for streams of weights that meet little work.
     #[inline(always)]
     fn four<S: Simd>(panels: [&[u8]; 4], cols: usize, x: Self::Row<'_>) -> [S::F; 4] {
-        panels.map(|panel| Self::rows::<S, 1>(panel, cols, &[x])[0])
+        let mut y = [S::zero(); 4];
+        for (y, panel) in y.iter_mut().zip(panels) {
+            [*y] = Self::rows::<S, 1>(panel, cols, &[x]);
+        }
+        y
     }
 }

@@ -93,10 +93,13 @@ impl Packed {
                 let end = (start + PANEL_ROWS).min((panel / panels + 1) * out);
                 // SAFETY: the counter gives each panel to one member.
                 let bytes = unsafe { data.write(panel * panel_bytes..(panel + 1) * panel_bytes) };
-                for row in start.max(first_row)..end.min(first_row + rows) {
-                    let stored = &stored[(row - first_row) * row_bytes..][..row_bytes];
-                    with_format(dtype, PackRow { panel: bytes, cols, lane: row - start, stored });
+                let range = start.max(first_row)..end.min(first_row + rows);
+                let mut own = [&[][..]; PANEL_ROWS];
+                for (own, row) in own.iter_mut().zip(range.clone()) {
+                    *own = &stored[(row - first_row) * row_bytes..][..row_bytes];
                 }
+                let (first_lane, rows) = (range.start - start, &own[..range.len()]);
+                with_format(dtype, PackRows { panel: bytes, cols, first_lane, rows });
             }
         });
     }
@@ -143,16 +146,16 @@ impl Packed {
     }
 }
 
-struct PackRow<'a> {
+struct PackRows<'a> {
     panel: &'a mut [u8],
     cols: usize,
-    lane: usize,
-    stored: &'a [u8],
+    first_lane: usize,
+    rows: &'a [&'a [u8]],
 }
 
-impl WithFormat for PackRow<'_> {
+impl WithFormat for PackRows<'_> {
     type Output = ();
     fn run<F: Format>(self) {
-        F::pack(self.panel, self.cols, self.lane, self.stored);
+        F::pack(self.panel, self.cols, self.first_lane, self.rows);
     }
 }

@@ -2,12 +2,16 @@
 //!
 //! Panel: `[column][16 rows]` in the stored type. `acc = fma(w, x, acc)`, column after column.
 //! Bytes: the stored ones. FLOPs: 2 per weight and row.
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 
-use super::format::{Format, PANEL_ROWS};
+use super::format::{Format, PANEL_ROWS, each_row};
 use crate::shared::View;
 use crate::simd::Simd;
+
+/// Columns packed at a time.
+const PACK_COLUMNS: usize = 128;
 
 /// A float type weights are stored in.
 pub(crate) trait Stored: Send + Sync + 'static {
@@ -56,9 +60,18 @@ impl<T: Stored> Format for PlainFormat<T> {
         (cols * PANEL_ROWS * T::BYTES).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], _cols: usize, lane: usize, row: &[u8]) {
-        for (value, out) in row.chunks_exact(T::BYTES).zip(panel.chunks_exact_mut(PANEL_ROWS * T::BYTES)) {
-            out[lane * T::BYTES..][..T::BYTES].copy_from_slice(value);
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+        let width = PANEL_ROWS * T::BYTES;
+        // A block of columns stays in the first cache while the lanes are filled.
+        for start in (0..cols).step_by(PACK_COLUMNS) {
+            let block = &mut panel[start * width..cols.min(start + PACK_COLUMNS) * width];
+            for (i, row) in rows.iter().enumerate() {
+                let lane = (first_lane + i) * T::BYTES;
+                let values = row[start * T::BYTES..].chunks_exact(T::BYTES);
+                for (out, value) in block.chunks_exact_mut(width).zip(values) {
+                    out[lane..lane + T::BYTES].copy_from_slice(value);
+                }
+            }
         }
     }
 
@@ -76,9 +89,10 @@ impl<T: Stored> Format for PlainFormat<T> {
         let mut acc = [S::zero(); R];
         for (k, w) in panel.chunks_exact(PANEL_ROWS * T::BYTES).take(cols).enumerate() {
             let w = T::load::<S>(w);
-            for r in 0..R {
-                acc[r] = S::fma(w, S::splat(x[r][k]), acc[r]);
-            }
+            each_row!(R, r, {
+                // SAFETY: every row was cut to `cols`, of which there are no more panel columns.
+                acc[r] = S::fma(w, S::splat(unsafe { *x[r].get_unchecked(k) }), acc[r]);
+            });
         }
         acc
     }

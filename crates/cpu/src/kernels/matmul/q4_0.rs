@@ -2,9 +2,10 @@
 //!
 //! Panel: nibble planes `[tile][256]`, then f16 scales `[tile][16 rows]`; 18 bytes per row and tile, as
 //! stored. Per row and tile of activations: 8 dot steps, a conversion, a product and an fma.
+#![allow(unsafe_code)]
 
-use super::format::Format;
-use super::quant::{Q8Row, TILE, dot, float, nibbles, prepare_sums, q8_row};
+use super::format::{Format, each_row};
+use super::quant::{Q8Row, TILE, copy_nibbles, dot, each_block, fetch_ahead, nibbles, prepare_sums};
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -22,15 +23,12 @@ impl Format for Q4_0 {
         (cols / TILE * 288).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, lane: usize, row: &[u8]) {
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let (codes, scales) = panel.split_at_mut(cols / TILE * 256);
-        for (t, block) in row.as_chunks::<BLOCK_BYTES>().0.iter().enumerate() {
+        each_block::<BLOCK_BYTES>(rows, first_lane, |t, lane, block| {
             scales[t * 32 + 2 * lane..][..2].copy_from_slice(&block[..2]);
-            // The stored order of nibbles is the plane's.
-            for (v, four) in block[2..].as_chunks::<4>().0.iter().enumerate() {
-                codes[t * 256 + 64 * v + 4 * lane..][..4].copy_from_slice(four);
-            }
-        }
+            copy_nibbles(&mut codes[t * 256..][..256], lane, &block[2..]);
+        });
     }
 
     #[inline(always)]
@@ -40,7 +38,7 @@ impl Format for Q4_0 {
 
     #[inline(always)]
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
-        q8_row(x, row, prepared)
+        Q8Row::new(x, row, prepared, Self::PREPARED)
     }
 
     #[inline(always)]
@@ -48,15 +46,18 @@ impl Format for Q4_0 {
         let tiles = cols / TILE;
         let (codes, scales) = panel.split_at(tiles * 256);
         let (codes, scales) = (codes.as_chunks::<256>().0, scales.as_chunks::<32>().0);
+        assert!(x.iter().all(|x| x.tiles() == tiles));
         let mut acc = [S::zero(); R];
         for t in 0..tiles {
+            fetch_ahead::<S, R>(&codes[t]);
             let codes = nibbles::<S>(&codes[t]);
             let scale = S::load_f16(&scales[t]);
-            for r in 0..R {
-                let sum = dot::<S, 0, 8>(S::isplat(x[r].prepared[t]), &codes, &x[r].codes[t]);
-                let scale = S::mul(scale, S::splat(float(&x[r].scales[t])));
-                acc[r] = S::fma(scale, S::to_float(sum), acc[r]);
-            }
+            each_row!(R, r, {
+                // SAFETY: every row has `tiles` tiles.
+                let (start, x_codes, scale_x) = unsafe { (x[r].prepared(t), x[r].codes(t), x[r].scale(t)) };
+                let sum = dot::<S, 0, 8>(S::isplat(start), &codes, x_codes);
+                acc[r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[r]);
+            });
         }
         acc
     }

@@ -3,9 +3,10 @@
 //! Panel: nibble planes `[tile][256]`, `[tile][scale u8 x 16, min u8 x 16]`, then f16
 //! `[super-block][d x 16, dmin x 16]`; 148 bytes per row and 256 columns (stored: 144). The minima meet
 //! the sum of the activations: `acc = fma(−dmin·min, scale_x·Σ codes_x, acc)`.
+#![allow(unsafe_code)]
 
-use super::format::Format;
-use super::quant::{Q8Row, TILE, dot, float, nibbles, pack_nibbles, q8_row, split};
+use super::format::{Format, each_row};
+use super::quant::{Q8Row, TILE, dot, each_block, fetch_ahead, nibbles, pack_nibbles, split};
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -34,11 +35,11 @@ impl Format for Q4K {
         (cols / TILE * 288 + cols / (TILES * TILE) * 64).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, lane: usize, row: &[u8]) {
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let tiles = cols / TILE;
         let (codes, rest) = panel.split_at_mut(tiles * 256);
         let (subs, supers) = rest.split_at_mut(tiles * 32);
-        for (i, block) in row.as_chunks::<BLOCK_BYTES>().0.iter().enumerate() {
+        each_block::<BLOCK_BYTES>(rows, first_lane, |i, lane, block| {
             supers[i * 64 + 2 * lane..][..2].copy_from_slice(&block[..2]);
             supers[i * 64 + 32 + 2 * lane..][..2].copy_from_slice(&block[2..4]);
             for j in 0..TILES {
@@ -46,23 +47,23 @@ impl Format for Q4K {
                 let (scale, min) = scale_and_min(&block[4..16], j);
                 subs[t * 32 + lane] = scale;
                 subs[t * 32 + 16 + lane] = min;
-                let qs = &block[16 + j / 2 * 32..][..32];
-                pack_nibbles(&mut codes[t * 256..][..256], lane, |k| qs[k] >> (j % 2 * 4) & 15);
+                let qs: &[u8; TILE] = block[16 + j / 2 * 32..].first_chunk().expect("a whole block");
+                pack_nibbles(&mut codes[t * 256..][..256], lane, &qs.map(|q| q >> (j % 2 * 4) & 15));
             }
-        }
+        });
     }
 
     #[inline(always)]
     fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
         let (_, scales, sums) = split(x.q8_row(row), x.cols());
         for ((out, scale), sum) in prepared.iter_mut().zip(scales).zip(sums) {
-            *out = (float(scale) * i32::from_le_bytes(*sum) as f32).to_bits() as i32;
+            *out = (f32::from_bits(*scale as u32) * *sum as f32).to_bits() as i32;
         }
     }
 
     #[inline(always)]
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
-        q8_row(x, row, prepared)
+        Q8Row::new(x, row, prepared, Self::PREPARED)
     }
 
     #[inline(always)]
@@ -72,18 +73,21 @@ impl Format for Q4K {
         let (subs, supers) = rest.split_at(tiles * 32);
         let (codes, subs) = (codes.as_chunks::<256>().0, subs.as_chunks::<16>().0);
         let supers = supers.as_chunks::<32>().0;
+        assert!(x.iter().all(|x| x.tiles() == tiles));
         let mut acc = [S::zero(); R];
         for t in 0..tiles {
+            fetch_ahead::<S, R>(&codes[t]);
             let codes = nibbles::<S>(&codes[t]);
             let scale = S::mul(S::load_f16(&supers[t / TILES * 2]), S::load_u8(&subs[2 * t]));
             let min = S::mul(S::load_f16(&supers[t / TILES * 2 + 1]), S::load_u8(&subs[2 * t + 1]));
             let min = S::sub(S::zero(), min);
-            for r in 0..R {
-                let sum = dot::<S, 0, 8>(S::isplat(0), &codes, &x[r].codes[t]);
-                let scale = S::mul(scale, S::splat(float(&x[r].scales[t])));
-                acc[r] = S::fma(scale, S::to_float(sum), acc[r]);
-                acc[r] = S::fma(min, S::splat(f32::from_bits(x[r].prepared[t] as u32)), acc[r]);
-            }
+            each_row!(R, r, {
+                // SAFETY: every row has `tiles` tiles.
+                let (sum_x, x_codes, scale_x) = unsafe { (x[r].prepared(t), x[r].codes(t), x[r].scale(t)) };
+                let sum = dot::<S, 0, 8>(S::isplat(0), &codes, x_codes);
+                acc[r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[r]);
+                acc[r] = S::fma(min, S::splat(f32::from_bits(sum_x as u32)), acc[r]);
+            });
         }
         acc
     }

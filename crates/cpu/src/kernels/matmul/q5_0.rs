@@ -2,9 +2,10 @@
 //!
 //! Panel: nibble planes `[tile][256]`, planes of fifth bits `[tile][64]` (bit j of a byte belongs to dot
 //! step j), then f16 scales `[tile][16 rows]`; 22 bytes per row and tile, as stored.
+#![allow(unsafe_code)]
 
-use super::format::Format;
-use super::quant::{Q8Row, TILE, dot, float, load, nibbles, prepare_sums, q8_row};
+use super::format::{Format, each_row};
+use super::quant::{Q8Row, TILE, copy_nibbles, dot, each_block, fetch_ahead, load, nibbles, prepare_sums};
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -12,6 +13,14 @@ pub(crate) struct Q5_0;
 
 const ZERO: i32 = 16;
 const BLOCK_BYTES: usize = 22;
+
+/// Bits 0, 4, 8, ... 28, one after the other.
+fn every_fourth(bits: u32) -> u8 {
+    let bits = bits & 0x1111_1111;
+    let bits = (bits | bits >> 3) & 0x0303_0303;
+    let bits = (bits | bits >> 6) & 0x000f_000f;
+    (bits | bits >> 12) as u8
+}
 
 /// Adds the fifth bits to the nibbles.
 #[inline(always)]
@@ -38,21 +47,17 @@ impl Format for Q5_0 {
         (cols / TILE * 352).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, lane: usize, row: &[u8]) {
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let tiles = cols / TILE;
         let (codes, rest) = panel.split_at_mut(tiles * 256);
         let (bits, scales) = rest.split_at_mut(tiles * 64);
-        for (t, block) in row.as_chunks::<BLOCK_BYTES>().0.iter().enumerate() {
+        each_block::<BLOCK_BYTES>(rows, first_lane, |t, lane, block| {
             scales[t * 32 + 2 * lane..][..2].copy_from_slice(&block[..2]);
-            for (v, four) in block[6..].as_chunks::<4>().0.iter().enumerate() {
-                codes[t * 256 + 64 * v + 4 * lane..][..4].copy_from_slice(four);
-            }
+            copy_nibbles(&mut codes[t * 256..][..256], lane, &block[6..]);
             let high = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
-            for b in 0..4 {
-                let bit = |j: u32| (high >> (4 * j + b) & 1) << j;
-                bits[t * 64 + 4 * lane + b as usize] = (0..8).map(bit).sum::<u32>() as u8;
-            }
-        }
+            let four: [u8; 4] = std::array::from_fn(|b| every_fourth(high >> b));
+            bits[t * 64 + 4 * lane..][..4].copy_from_slice(&four);
+        });
     }
 
     #[inline(always)]
@@ -62,7 +67,7 @@ impl Format for Q5_0 {
 
     #[inline(always)]
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
-        q8_row(x, row, prepared)
+        Q8Row::new(x, row, prepared, Self::PREPARED)
     }
 
     #[inline(always)]
@@ -71,15 +76,18 @@ impl Format for Q5_0 {
         let (codes, rest) = panel.split_at(tiles * 256);
         let (bits, scales) = rest.split_at(tiles * 64);
         let (codes, scales) = (codes.as_chunks::<256>().0, scales.as_chunks::<32>().0);
+        assert!(x.iter().all(|x| x.tiles() == tiles));
         let mut acc = [S::zero(); R];
         for t in 0..tiles {
+            fetch_ahead::<S, R>(&codes[t]);
             let codes = widen::<S>(nibbles::<S>(&codes[t]), load::<S>(bits, t));
             let scale = S::load_f16(&scales[t]);
-            for r in 0..R {
-                let sum = dot::<S, 0, 8>(S::isplat(x[r].prepared[t]), &codes, &x[r].codes[t]);
-                let scale = S::mul(scale, S::splat(float(&x[r].scales[t])));
-                acc[r] = S::fma(scale, S::to_float(sum), acc[r]);
-            }
+            each_row!(R, r, {
+                // SAFETY: every row has `tiles` tiles.
+                let (start, x_codes, scale_x) = unsafe { (x[r].prepared(t), x[r].codes(t), x[r].scale(t)) };
+                let sum = dot::<S, 0, 8>(S::isplat(start), &codes, x_codes);
+                acc[r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[r]);
+            });
         }
         acc
     }

@@ -4,9 +4,10 @@
 //! steps to a vector), i8 scales `[tile][2][16 rows]`, then f16 d `[super-block][16 rows]`; 210 bytes per
 //! row and 256 columns, as stored. A tile's low nibbles are its first 16 columns, so each half of the dot
 //! steps has one scale.
+#![allow(unsafe_code)]
 
-use super::format::Format;
-use super::quant::{Q8Row, TILE, dot, float, load, nibbles, pack_nibbles, q8_row, split};
+use super::format::{Format, each_row};
+use super::quant::{Q8Row, TILE, dot, each_block, fetch_ahead, load, nibbles, pack_nibbles, split};
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -17,12 +18,12 @@ const BLOCK_BYTES: usize = 210;
 /// Tiles of a super-block.
 const TILES: usize = 8;
 
-/// Code of column `k` of tile `j` in a stored block.
-fn stored_code(block: &[u8], j: usize, k: usize) -> u8 {
+/// Codes of tile `j` in a stored block.
+fn stored_codes(block: &[u8; BLOCK_BYTES], j: usize) -> [u8; TILE] {
     let (half, p) = (j / 4, j % 4);
-    let low = block[64 * half + k + 32 * (p % 2)] >> (4 * (p / 2)) & 15;
-    let high = block[128 + 32 * half + k] >> (2 * p) & 3;
-    low | high << 4
+    let low: &[u8; TILE] = block[64 * half + 32 * (p % 2)..].first_chunk().expect("a whole block");
+    let high: &[u8; TILE] = block[128 + 32 * half..].first_chunk().expect("a whole block");
+    std::array::from_fn(|k| low[k] >> (4 * (p / 2)) & 15 | (high[k] >> (2 * p) & 3) << 4)
 }
 
 /// Adds the upper bits to the nibbles.
@@ -50,39 +51,42 @@ impl Format for Q6K {
         (cols / TILE * 416 + cols / (TILES * TILE) * 32).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, lane: usize, row: &[u8]) {
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let tiles = cols / TILE;
         let (codes, rest) = panel.split_at_mut(tiles * 256);
         let (bits, rest) = rest.split_at_mut(tiles * 128);
         let (subs, supers) = rest.split_at_mut(tiles * 32);
-        for (i, block) in row.as_chunks::<BLOCK_BYTES>().0.iter().enumerate() {
+        each_block::<BLOCK_BYTES>(rows, first_lane, |i, lane, block| {
             supers[i * 32 + 2 * lane..][..2].copy_from_slice(&block[208..]);
             for j in 0..TILES {
                 let t = i * TILES + j;
-                let code = |k| stored_code(block, j, k);
-                pack_nibbles(&mut codes[t * 256..][..256], lane, code);
-                for (step, b) in (0..8).flat_map(|step| (0..4).map(move |b| (step, b))) {
-                    let byte = &mut bits[t * 128 + step / 4 * 64 + 4 * lane + b];
-                    *byte |= code(4 * step + b) >> 4 << (step % 4 * 2);
+                let code = stored_codes(block, j);
+                pack_nibbles(&mut codes[t * 256..][..256], lane, &code);
+                for half in 0..2 {
+                    let four: [u8; 4] = std::array::from_fn(|b| {
+                        (0..4).fold(0, |byte, s| byte | code[16 * half + 4 * s + b] >> 4 << (2 * s))
+                    });
+                    bits[t * 128 + 64 * half + 4 * lane..][..4].copy_from_slice(&four);
                 }
                 subs[t * 32 + lane] = block[192 + 2 * j];
                 subs[t * 32 + 16 + lane] = block[193 + 2 * j];
             }
-        }
+        });
     }
 
     #[inline(always)]
     fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
         let (codes, _, sums) = split(x.q8_row(row), x.cols());
         for ((out, codes), sum) in prepared.as_chunks_mut::<2>().0.iter_mut().zip(codes).zip(sums) {
-            let first: i32 = codes[..16].iter().map(|&c| i32::from(c as i8)).sum();
-            *out = [-ZERO * first, -ZERO * (i32::from_le_bytes(*sum) - first)];
+            let bytes = codes[..4].iter().flat_map(|word| word.to_ne_bytes());
+            let first: i32 = bytes.map(|c| i32::from(c as i8)).sum();
+            *out = [-ZERO * first, -ZERO * (sum - first)];
         }
     }
 
     #[inline(always)]
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
-        q8_row(x, row, prepared)
+        Q8Row::new(x, row, prepared, Self::PREPARED)
     }
 
     #[inline(always)]
@@ -93,20 +97,24 @@ impl Format for Q6K {
         let (subs, supers) = rest.split_at(tiles * 32);
         let (codes, subs) = (codes.as_chunks::<256>().0, subs.as_chunks::<16>().0);
         let supers = supers.as_chunks::<32>().0;
+        assert!(x.iter().all(|x| x.tiles() == tiles));
         let mut acc = [S::zero(); R];
         for t in 0..tiles {
+            fetch_ahead::<S, R>(&codes[t]);
             let codes =
                 widen::<S>(nibbles::<S>(&codes[t]), load::<S>(bits, 2 * t), load::<S>(bits, 2 * t + 1));
             let d = S::load_f16(&supers[t / TILES]);
             let scales = [S::mul(d, S::load_i8(&subs[2 * t])), S::mul(d, S::load_i8(&subs[2 * t + 1]))];
-            for r in 0..R {
-                let scale_x = S::splat(float(&x[r].scales[t]));
-                let start = &x[r].prepared[2 * t..2 * t + 2];
-                let low = dot::<S, 0, 4>(S::isplat(start[0]), &codes, &x[r].codes[t]);
-                let high = dot::<S, 4, 8>(S::isplat(start[1]), &codes, &x[r].codes[t]);
+            each_row!(R, r, {
+                // SAFETY: every row has `tiles` tiles, with two prepared words each.
+                let (x_codes, scale_x) = unsafe { (x[r].codes(t), S::splat(x[r].scale(t))) };
+                // SAFETY: as above.
+                let start = unsafe { [x[r].prepared(2 * t), x[r].prepared(2 * t + 1)] };
+                let low = dot::<S, 0, 4>(S::isplat(start[0]), &codes, x_codes);
+                let high = dot::<S, 4, 8>(S::isplat(start[1]), &codes, x_codes);
                 acc[r] = S::fma(S::mul(scales[0], scale_x), S::to_float(low), acc[r]);
                 acc[r] = S::fma(S::mul(scales[1], scale_x), S::to_float(high), acc[r]);
-            }
+            });
         }
         acc
     }

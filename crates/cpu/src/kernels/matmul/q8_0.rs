@@ -2,9 +2,10 @@
 //!
 //! Panel: codes plus 128 `[tile][8 steps][64]`, then f16 scales `[tile][16 rows]`; 34 bytes per row and
 //! tile, as stored.
+#![allow(unsafe_code)]
 
-use super::format::Format;
-use super::quant::{Q8Row, TILE, float, load, prepare_sums, q8_row};
+use super::format::{Format, each_row};
+use super::quant::{Q8Row, TILE, each_block, fetch_ahead, load, prepare_sums};
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -21,14 +22,15 @@ impl Format for Q8_0 {
         (cols / TILE * 544).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, lane: usize, row: &[u8]) {
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let (codes, scales) = panel.split_at_mut(cols / TILE * 512);
-        for (t, block) in row.as_chunks::<BLOCK_BYTES>().0.iter().enumerate() {
+        each_block::<BLOCK_BYTES>(rows, first_lane, |t, lane, block| {
             scales[t * 32 + 2 * lane..][..2].copy_from_slice(&block[..2]);
+            let tile = &mut codes[t * 512..][..512];
             for (j, four) in block[2..].as_chunks::<4>().0.iter().enumerate() {
-                codes[t * 512 + 64 * j + 4 * lane..][..4].copy_from_slice(&four.map(|c| c ^ 0x80));
+                tile[64 * j + 4 * lane..][..4].copy_from_slice(&four.map(|c| c ^ 0x80));
             }
-        }
+        });
     }
 
     #[inline(always)]
@@ -38,7 +40,7 @@ impl Format for Q8_0 {
 
     #[inline(always)]
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
-        q8_row(x, row, prepared)
+        Q8Row::new(x, row, prepared, Self::PREPARED)
     }
 
     #[inline(always)]
@@ -46,23 +48,28 @@ impl Format for Q8_0 {
         let tiles = cols / TILE;
         let (codes, scales) = panel.split_at(tiles * 512);
         let (codes, scales) = (codes.as_chunks::<512>().0, scales.as_chunks::<32>().0);
+        assert!(x.iter().all(|x| x.tiles() == tiles));
         let mut acc = [S::zero(); R];
         for t in 0..tiles {
+            fetch_ahead::<S, R>(&codes[t]);
             let scale = S::load_f16(&scales[t]);
             let mut sums = [S::isplat(0); R];
-            for r in 0..R {
-                sums[r] = S::isplat(x[r].prepared[t]);
-            }
+            each_row!(R, r, {
+                // SAFETY: every row has `tiles` tiles.
+                sums[r] = S::isplat(unsafe { x[r].prepared(t) });
+            });
             for j in 0..8 {
                 let codes = load::<S>(&codes[t], j);
-                for r in 0..R {
-                    sums[r] = S::dot_wide(sums[r], codes, &x[r].codes[t].as_chunks::<4>().0[j]);
-                }
+                each_row!(R, r, {
+                    // SAFETY: as above.
+                    sums[r] = S::dot_wide(sums[r], codes, unsafe { x[r].codes(t) }[j]);
+                });
             }
-            for r in 0..R {
-                let scale = S::mul(scale, S::splat(float(&x[r].scales[t])));
-                acc[r] = S::fma(scale, S::to_float(sums[r]), acc[r]);
-            }
+            each_row!(R, r, {
+                // SAFETY: as above.
+                let scale_x = S::splat(unsafe { x[r].scale(t) });
+                acc[r] = S::fma(S::mul(scale, scale_x), S::to_float(sums[r]), acc[r]);
+            });
         }
         acc
     }

@@ -1,0 +1,151 @@
+//! Measures matmul on this machine: GB/s of one row over a large matrix against a plain read loop, and
+//! GOP/s with many rows. `cargo run --release -p mambo-cpu --example throughput [threads]`
+
+use std::borrow::Cow;
+use std::time::Instant;
+
+use mambo_cpu::{CpuBackend, CpuOptions, Isa};
+use mambo_kernel::{
+    Backend, Call, Elem, Epilogue, Op, OpKind, Operand, Output, Phase, Place, Program, Rows, Segment,
+    StepInputs, WeightKey, WeightSource, WeightUse,
+};
+use mambo_tensor::DType;
+
+const COLS: usize = 4096;
+/// The fastest of so many counts: other programs disturb.
+const REPEATS: usize = 30;
+/// Output rows of the matrix that meets many tokens.
+const GEMM_ROWS: usize = 2048;
+
+/// Pseudo-random codes with scales of one.
+struct Source {
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Source {
+    fn new(dtype: DType, rows: usize) -> Source {
+        let mut bytes = vec![0u8; rows * dtype.row_bytes(COLS).expect("whole blocks")];
+        let mut seed = 1u32;
+        for byte in &mut bytes {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = (seed >> 24) as u8 & 0x3b;
+        }
+        Source { dtype, shape: vec![rows, COLS], bytes }
+    }
+}
+
+impl WeightSource for Source {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+    fn part_count(&self) -> usize {
+        1
+    }
+    fn part(&self, _: usize) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+    fn release(&self, _: usize) {}
+}
+
+fn program(backend: &CpuBackend, key: &WeightKey, dtype: DType, rows: usize, tokens: usize) -> Program {
+    let row = |op| {
+        let types = [dtype];
+        let site =
+            mambo_kernel::Site { op: &op, phase: Phase::Decode, weight_types: &types, input_cols: COLS };
+        let found = backend.kernels().iter().position(|k| k.op == op.kind() && (k.accepts)(&site));
+        found.expect("a row for every type")
+    };
+    let operand = |offset: usize, elem: Elem, cols: usize| Operand {
+        place: Place::Arena(offset),
+        elem,
+        rows: Rows::TOKENS,
+        cols,
+        stride_bytes: elem.row_bytes(cols),
+    };
+    let matmul = Op::Matmul { out: rows, epilogue: Epilogue::None };
+    let input = backend.kernels()[row(matmul)].input;
+    let hidden = Operand { place: Place::Hidden(0), ..operand(0, Elem::F32, COLS) };
+    let x = operand(0, input, COLS);
+    let y = operand(tokens * x.stride_bytes, Elem::F32, rows);
+    let call = |op, x, y, weights| Call {
+        op,
+        kernel: row(op),
+        label: op.kind().name().into(),
+        inputs: vec![x],
+        outputs: vec![y],
+        weights,
+        cache: None,
+    };
+    let calls = match input {
+        Elem::Q8 => vec![call(Op::Quantize, hidden, x, vec![]), call(matmul, x, y, vec![0])],
+        _ => vec![call(matmul, hidden, y, vec![0])],
+    };
+    Program {
+        name: "throughput".into(),
+        phase: Phase::Decode,
+        max_tokens: tokens,
+        max_wanted: tokens,
+        calls,
+        weights: vec![key.clone()],
+        outputs: vec![Output { name: "y".into(), operand: y }],
+        arena_bytes: tokens * (x.stride_bytes + y.stride_bytes),
+        unpooled_bytes: 0,
+    }
+}
+
+fn best_seconds(backend: &mut CpuBackend, key: &WeightKey, dtype: DType, rows: usize, tokens: usize) -> f64 {
+    let id = backend.compile(program(backend, key, dtype, rows, tokens)).expect("the program compiles");
+    let hidden: Vec<f32> = (0..tokens * COLS).map(|i| (i % 37) as f32 - 18.0).collect();
+    let ids = vec![0; tokens];
+    let segments = [Segment { slot: 0, first_row: 0, rows: tokens as u32, position: 0, first_page: 0 }];
+    let step = StepInputs { token_ids: &ids, segments: &segments, pages: &[], wanted: &[], hidden: &hidden };
+    let mut best = f64::INFINITY;
+    for _ in 0..REPEATS {
+        let begin = Instant::now();
+        backend.run(id, &step).expect("the step runs");
+        best = best.min(begin.elapsed().as_secs_f64());
+    }
+    best
+}
+
+fn main() {
+    let threads = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(0);
+    for isa in Isa::available().into_iter().rev() {
+        let mut backend = CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).expect("a backend");
+        let read = backend.read_bandwidth(400 << 20).expect("memory to read");
+        println!("{}: plain read {read:.1} GB/s", backend.name());
+        let types = [DType::Q4_0, DType::Q5_0, DType::Q8_0, DType::Q4K, DType::Q6K, DType::BF16, DType::F32];
+        for dtype in types.into_iter().filter(|_| isa != Isa::Portable) {
+            let rows = (200 << 20) / dtype.row_bytes(COLS).expect("whole blocks");
+            let (key, bytes, pack) = load(&mut backend, dtype, rows);
+            print!("  {dtype:5} pack {:5.1} GB/s", bytes as f64 / pack / 1e9);
+            for tokens in [1, 2, 4] {
+                let seconds = best_seconds(&mut backend, &key, dtype, rows, tokens);
+                print!("  {tokens}: {:.1} GB/s", bytes as f64 / seconds / 1e9);
+            }
+            let (key, ..) = load(&mut backend, dtype, GEMM_ROWS);
+            for tokens in [8, 64, 512] {
+                let seconds = best_seconds(&mut backend, &key, dtype, GEMM_ROWS, tokens);
+                let ops = 2.0 * (GEMM_ROWS * COLS * tokens) as f64;
+                print!("  {tokens}: {:.0} GOP/s", ops / seconds / 1e9);
+            }
+            println!();
+        }
+    }
+}
+
+/// Packs a matrix; returns its key, its bytes and the seconds that took.
+fn load(backend: &mut CpuBackend, dtype: DType, rows: usize) -> (WeightKey, usize, f64) {
+    let key = WeightKey { name: format!("{dtype} {rows}"), usage: WeightUse::Matrix };
+    let source = Source::new(dtype, rows);
+    let kernel = backend.kernels().iter().position(|k| k.op == OpKind::Matmul).expect("a matmul");
+    let before = backend.weight_bytes();
+    let begin = Instant::now();
+    backend.load_weight(&key, kernel, &source).expect("the weight packs");
+    (key, backend.weight_bytes() - before, begin.elapsed().as_secs_f64())
+}
