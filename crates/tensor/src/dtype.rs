@@ -60,7 +60,7 @@ pub enum DType {
 /// Widens whole blocks to f32; the lengths have been checked.
 pub(crate) type DecodeFn = fn(&[u8], &mut [f32]);
 /// Narrows whole blocks from f32; the lengths have been checked, and for block formats also finiteness.
-pub(crate) type EncodeFn = fn(&[f32], &mut [u8]) -> Result<(), TensorError>;
+pub(crate) type EncodeFn = fn(&[f32], Option<&[f32]>, &mut [u8]) -> Result<(), TensorError>;
 
 pub(crate) struct Row {
     pub dtype: DType,
@@ -112,14 +112,14 @@ static TABLE: [Row; 38] = [
     plain(DType::F8E4M3, "f8_e4m3", None, 1, plain::decode_f8_e4m3, None),
     plain(DType::F8E5M2, "f8_e5m2", None, 1, plain::decode_f8_e5m2, None),
     block(DType::Q4_0, "q4_0", 2, q4_0::SIZE, q4_0::decode, Some(q4_0::encode)),
-    block(DType::Q4_1, "q4_1", 3, q4_1::SIZE, q4_1::decode, None),
+    block(DType::Q4_1, "q4_1", 3, q4_1::SIZE, q4_1::decode, Some(q4_1::encode)),
     block(DType::Q5_0, "q5_0", 6, q5_0::SIZE, q5_0::decode, Some(q5_0::encode)),
-    block(DType::Q5_1, "q5_1", 7, q5_1::SIZE, q5_1::decode, None),
+    block(DType::Q5_1, "q5_1", 7, q5_1::SIZE, q5_1::decode, Some(q5_1::encode)),
     block(DType::Q8_0, "q8_0", 8, q8_0::SIZE, q8_0::decode, Some(q8_0::encode)),
-    block(DType::Q2K, "q2_k", 10, q2_k::SIZE, q2_k::decode, None),
-    block(DType::Q3K, "q3_k", 11, q3_k::SIZE, q3_k::decode, None),
+    block(DType::Q2K, "q2_k", 10, q2_k::SIZE, q2_k::decode, Some(q2_k::encode)),
+    block(DType::Q3K, "q3_k", 11, q3_k::SIZE, q3_k::decode, Some(q3_k::encode)),
     block(DType::Q4K, "q4_k", 12, q4_k::SIZE, q4_k::decode, Some(q4_k::encode)),
-    block(DType::Q5K, "q5_k", 13, q5_k::SIZE, q5_k::decode, None),
+    block(DType::Q5K, "q5_k", 13, q5_k::SIZE, q5_k::decode, Some(q5_k::encode)),
     block(DType::Q6K, "q6_k", 14, q6_k::SIZE, q6_k::decode, Some(q6_k::encode)),
     block(DType::IQ1_S, "iq1_s", 19, iq1_s::SIZE, iq1_s::decode, None),
     block(DType::IQ1_M, "iq1_m", 29, iq1_m::SIZE, iq1_m::decode, None),
@@ -128,12 +128,12 @@ static TABLE: [Row; 38] = [
     block(DType::IQ2_S, "iq2_s", 22, iq2_s::SIZE, iq2_s::decode, None),
     block(DType::IQ3_XXS, "iq3_xxs", 18, iq3_xxs::SIZE, iq3_xxs::decode, None),
     block(DType::IQ3_S, "iq3_s", 21, iq3_s::SIZE, iq3_s::decode, None),
-    block(DType::IQ4_NL, "iq4_nl", 20, iq4_nl::SIZE, iq4_nl::decode, None),
-    block(DType::IQ4_XS, "iq4_xs", 23, iq4_xs::SIZE, iq4_xs::decode, None),
+    block(DType::IQ4_NL, "iq4_nl", 20, iq4_nl::SIZE, iq4_nl::decode, Some(iq4_nl::encode)),
+    block(DType::IQ4_XS, "iq4_xs", 23, iq4_xs::SIZE, iq4_xs::decode, Some(iq4_xs::encode)),
     block(DType::TQ1_0, "tq1_0", 34, tq1_0::SIZE, tq1_0::decode, None),
     block(DType::TQ2_0, "tq2_0", 35, tq2_0::SIZE, tq2_0::decode, None),
-    block(DType::MXFP4, "mxfp4", 39, mxfp4::SIZE, mxfp4::decode, None),
-    block(DType::NVFP4, "nvfp4", 40, nvfp4::SIZE, nvfp4::decode, None),
+    block(DType::MXFP4, "mxfp4", 39, mxfp4::SIZE, mxfp4::decode, Some(mxfp4::encode)),
+    block(DType::NVFP4, "nvfp4", 40, nvfp4::SIZE, nvfp4::decode, Some(nvfp4::encode)),
 ];
 
 impl DType {

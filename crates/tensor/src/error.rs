@@ -47,6 +47,22 @@ pub enum TensorError {
         /// The value.
         value: f32,
     },
+    /// Not one weight per value.
+    #[error("a row of {elems} values was given {weights} importance weights")]
+    ImportanceLength {
+        /// Values in the row.
+        elems: usize,
+        /// Weights given.
+        weights: usize,
+    },
+    /// A weight that cannot weigh an error.
+    #[error("importance weight {index} of the row is {value}; it must be finite and not negative")]
+    BadImportance {
+        /// Position in the row.
+        index: usize,
+        /// The weight.
+        value: f32,
+    },
     /// The type can be read but not written.
     #[error("there is no encoder for {0}; choose one of {list}", list = DType::encodable_names())]
     NoEncoder(DType),

@@ -4,12 +4,14 @@
 
 mod blocks;
 mod dtype;
+mod emphasis;
 mod error;
 mod plain;
 mod row;
 mod shape;
 
 pub use dtype::DType;
+pub use emphasis::{Emphasis, emphasis_weights};
 pub use error::TensorError;
-pub use row::{decode_row, encode_row};
+pub use row::{decode_row, encode_row, encode_row_weighted};
 pub use shape::{MAX_RANK, Shape};

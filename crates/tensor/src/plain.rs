@@ -45,14 +45,22 @@ fn f8_e4m3_to_f32(byte: u8) -> f32 {
     f32::from_bits(sign | magnitude.to_bits())
 }
 
-pub(crate) fn encode_f32(values: &[f32], out: &mut [u8]) -> Result<(), TensorError> {
+pub(crate) fn encode_f32(
+    values: &[f32],
+    _importance: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<(), TensorError> {
     for (o, v) in out.as_chunks_mut::<4>().0.iter_mut().zip(values) {
         *o = v.to_le_bytes();
     }
     Ok(())
 }
 
-pub(crate) fn encode_f16(values: &[f32], out: &mut [u8]) -> Result<(), TensorError> {
+pub(crate) fn encode_f16(
+    values: &[f32],
+    _importance: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<(), TensorError> {
     for (index, (o, &value)) in out.as_chunks_mut::<2>().0.iter_mut().zip(values).enumerate() {
         let narrow = f16::from_f32(value);
         if narrow.is_infinite() && value.is_finite() {
@@ -63,7 +71,11 @@ pub(crate) fn encode_f16(values: &[f32], out: &mut [u8]) -> Result<(), TensorErr
     Ok(())
 }
 
-pub(crate) fn encode_bf16(values: &[f32], out: &mut [u8]) -> Result<(), TensorError> {
+pub(crate) fn encode_bf16(
+    values: &[f32],
+    _importance: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<(), TensorError> {
     for (index, (o, &value)) in out.as_chunks_mut::<2>().0.iter_mut().zip(values).enumerate() {
         let narrow = bf16::from_f32(value);
         if narrow.is_infinite() && value.is_finite() {

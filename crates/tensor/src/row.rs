@@ -21,12 +21,24 @@ pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Ten
     Ok(())
 }
 
-/// Narrows or quantises a row of f32.
+/// Narrows or quantises a row of f32, all values counting alike.
 ///
 /// Float types round to nearest even and keep NaN and infinities; a finite value that would become infinite
 /// is an error. Block formats refuse values that are not finite, and search scales for the least squared
 /// error, so they never do worse than plain rounding. The same values always give the same bytes.
 pub fn encode_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), TensorError> {
+    encode_row_weighted(dtype, values, None, out)
+}
+
+/// Like [`encode_row`], but block formats search for the least *weighted* squared error: `importance` holds
+/// a weight of at least zero per value. Only the weights' ratios inside a block matter, and a block whose
+/// weights are all zero counts its values alike. Other types ignore the weights.
+pub fn encode_row_weighted(
+    dtype: DType,
+    values: &[f32],
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<(), TensorError> {
     let encode = dtype.row().encode.ok_or(TensorError::NoEncoder(dtype))?;
     check(dtype, values.len(), out.len())?;
     if dtype.is_quantized()
@@ -34,5 +46,18 @@ pub fn encode_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), Te
     {
         return Err(TensorError::NotFinite { dtype, index, value: values[index] });
     }
-    encode(values, out)
+    if let Some(weights) = importance {
+        check_importance(values.len(), weights)?;
+    }
+    encode(values, importance, out)
+}
+
+fn check_importance(elems: usize, weights: &[f32]) -> Result<(), TensorError> {
+    if weights.len() != elems {
+        return Err(TensorError::ImportanceLength { elems, weights: weights.len() });
+    }
+    match weights.iter().position(|w| !w.is_finite() || *w < 0.0) {
+        Some(index) => Err(TensorError::BadImportance { index, value: weights[index] }),
+        None => Ok(()),
+    }
 }

@@ -1,6 +1,58 @@
 //! The four-bit float `e2m1` that `mxfp4` and `nvfp4` share: sign, two exponent bits, one mantissa bit.
 
+use super::search::Grid;
+
 /// Twice the value of each code: whole numbers, so that products with a halved scale are exact. Negative
 /// zero is stored as a code but decodes to zero.
 pub const DOUBLED: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
+
+/// The values as a grid to search on.
+pub struct E2m1;
+
+impl Grid for E2m1 {
+    const FIRST: f32 = -6.0;
+    const TURN: bool = false;
+    const STEP: f32 = 0.1;
+
+    #[inline(always)]
+    fn nearest(v: f32) -> f32 {
+        let a = v.abs();
+        // Adding and taking away 1.5 · 2^23 steps rounds to steps of 1/2, 1 and 2.
+        let fine = if a < 2.0 { 6_291_456.0 } else { 12_582_912.0 };
+        let magic = if a < 4.0 { fine } else { 25_165_824.0 };
+        let rounded = (a + magic) - magic;
+        (if rounded < 6.0 { rounded } else { 6.0 }).copysign(v)
+    }
+}
+
+/// The codes of values under an inverse scale.
+pub fn codes<const N: usize>(x: &[f32; N], inv: f32) -> [u8; N] {
+    let mut out = [0; N];
+    for i in 1..8 {
+        let middle = (DOUBLED[i - 1] + DOUBLED[i]) / 4.0;
+        for (out, x) in out.iter_mut().zip(x) {
+            *out += u8::from((x * inv).abs() > middle);
+        }
+    }
+    for (out, x) in out.iter_mut().zip(x) {
+        // Zero has two codes; the plain one is stored.
+        *out |= u8::from(*x * inv < 0.0 && *out > 0) << 3;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_value_is_found() {
+        for v in (-800..800).map(|i| i as f32 / 100.0 + 0.001) {
+            let distance = |d: f32| (d / 2.0 - v).abs();
+            let best = DOUBLED.into_iter().fold(f32::INFINITY, |m, d| m.min(distance(d)));
+            assert_eq!(distance(2.0 * E2m1::nearest(v)), best, "{v}");
+            assert_eq!(DOUBLED[usize::from(codes(&[v], 1.0)[0])], 2.0 * E2m1::nearest(v), "{v}");
+        }
+    }
+}

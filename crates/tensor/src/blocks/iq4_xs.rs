@@ -9,8 +9,11 @@
 //!
 //! value = d · (scale − 32) · STEPS\[code\]
 
-use super::iq4_nl::STEPS;
-use super::{decode_blocks, read_f16, read_u16};
+use super::iq4_nl::{STEPS, Steps, write_codes};
+use super::nested::nested;
+use super::search::Part;
+use super::{decode_blocks, encode_blocks, read_f16, read_u16, write_f16};
+use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (256, 136);
 
@@ -28,4 +31,26 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             }
         }
     });
+}
+
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(
+        DType::IQ4_XS,
+        values,
+        importance,
+        out,
+        |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+            let parts = part.split::<8, 32>();
+            let best = nested::<Steps, 8, 32>(&parts, (-32.0, 31.0))?;
+            block.fill(0);
+            write_f16(block, 0, best.d);
+            for (b, (part, &sub)) in parts.iter().zip(&best.subs).enumerate() {
+                let scale = (sub + 32) as u8;
+                block[2 + b / 4] |= (scale >> 4) << (b % 4 * 2);
+                block[4 + b / 2] |= (scale & 15) << (b % 2 * 4);
+                write_codes(part.x, best.d * f32::from(sub), &mut block[8 + 16 * b..][..16]);
+            }
+            Some(())
+        },
+    )
 }

@@ -7,8 +7,10 @@
 //!
 //! value = 2^(e − 127) · e2m1(code). No `e` means NaN; the largest overflows to infinity.
 
-use super::decode_blocks;
-use super::fp4::DOUBLED;
+use super::fp4::{DOUBLED, E2m1, codes};
+use super::search::{Part, error, extreme, inverse};
+use super::{decode_blocks, encode_blocks};
+use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (32, 17);
 
@@ -29,4 +31,32 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             out[j + 16] = half * DOUBLED[usize::from(byte >> 4)];
         }
     });
+}
+
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(
+        DType::MXFP4,
+        values,
+        importance,
+        out,
+        |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+            let largest = extreme(part.x).abs();
+            // The exponent that puts the largest value on 4..8; beyond 6 it is cut, so the next may be better.
+            let plain = ((largest.to_bits() >> 23) as u8).saturating_sub(2).max(1);
+            let mut best = (0, f32::INFINITY);
+            for e in [plain, plain + 1, plain.max(2) - 1] {
+                let error = error::<E2m1, _>(part, 2.0 * half_scale(e));
+                if error < best.1 {
+                    best = (e, error);
+                }
+            }
+            let inv = inverse(2.0 * half_scale(best.0));
+            let q = codes(part.x, inv);
+            block[0] = best.0;
+            for j in 0..16 {
+                block[1 + j] = q[j] | q[j + 16] << 4;
+            }
+            Some(())
+        },
+    )
 }

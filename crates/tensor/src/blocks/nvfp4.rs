@@ -8,10 +8,14 @@
 //! value = scale · e2m1(code). The scale 0x7f means 0; bit 7 is ignored. A tensor's own multiplier, where it
 //! has one, is the caller's business.
 
-use super::decode_blocks;
-use super::fp4::DOUBLED;
+use super::fp4::{DOUBLED, E2m1, codes};
+use super::search::{Part, error, extreme, inverse};
+use super::{decode_blocks, encode_blocks};
+use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (64, 36);
+/// The largest scale, 448.
+const LAST: u8 = 0x7e;
 
 /// Half the scale, for the doubled codes.
 fn half_scale(byte: u8) -> f32 {
@@ -34,4 +38,73 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             }
         }
     });
+}
+
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(
+        DType::NVFP4,
+        values,
+        importance,
+        out,
+        |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+            for (k, part) in part.split::<4, 16>().into_iter().enumerate() {
+                block[k] = best_scale(part)?;
+                let inv = inverse(2.0 * half_scale(block[k]));
+                let q = codes(part.x, inv);
+                for j in 0..8 {
+                    block[4 + 8 * k + j] = q[j] | q[j + 8] << 4;
+                }
+            }
+            Some(())
+        },
+    )
+}
+
+/// The scale of the least squared error: the plain one, a little less, and up to the one that puts the
+/// largest value on 4, where the codes lie closer. `None` when no scale reaches the largest value.
+fn best_scale(part: Part<16>) -> Option<u8> {
+    let target = extreme(part.x).abs() / 6.0;
+    let last = half_scale(LAST) * 2.0;
+    if target > last * (1.0 + 1.0 / 32.0) {
+        return None;
+    }
+    let plain = nearest_scale(target);
+    let mut best = (plain, error::<E2m1, _>(part, 2.0 * half_scale(plain)));
+    for byte in (plain.max(3) - 2..=plain + 6).filter(|&b| b != plain && b <= LAST) {
+        let error = error::<E2m1, _>(part, 2.0 * half_scale(byte));
+        if error < best.1 {
+            best = (byte, error);
+        }
+    }
+    Some(best.0)
+}
+
+/// The byte of the scale nearest to a value that is not negative.
+fn nearest_scale(target: f32) -> u8 {
+    let (mut low, mut high) = (0, LAST);
+    while high - low > 1 {
+        let middle = (low + high) / 2;
+        if 2.0 * half_scale(middle) <= target {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    if target - 2.0 * half_scale(low) <= 2.0 * half_scale(high) - target { low } else { high }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_are_found_again() {
+        assert_eq!(
+            [0, 1, 7, 8, 0x38, LAST].map(|b| 2.0 * half_scale(b)),
+            [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 448.0]
+        );
+        for byte in 0..=LAST {
+            assert_eq!(nearest_scale(2.0 * half_scale(byte)), byte);
+        }
+    }
 }

@@ -9,13 +9,23 @@
 //!
 //! value = d · (scale − 32) · (code − 4)
 
-use super::{decode_blocks, read_f16};
+use super::nested::nested;
+use super::search::{Part, Whole, codes, inverse};
+use super::{decode_blocks, encode_blocks, read_f16, write_f16};
+use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (256, 110);
+type Codes = Whole<-4, 3>;
 
 /// Sub-block `i`'s scale: a nibble of the first eight bytes and two bits of the last four.
 fn scale(packed: &[u8], i: usize) -> u8 {
     packed[i % 8] >> (i / 8 * 4) & 15 | (packed[8 + i % 4] >> (i / 4 * 2) & 3) << 4
+}
+
+/// The inverse of [`scale`], into bytes that were zero.
+fn put_scale(packed: &mut [u8], i: usize, scale: u8) {
+    packed[i % 8] |= (scale & 15) << (i / 8 * 4);
+    packed[8 + i % 4] |= (scale >> 4) << (i / 4 * 2);
 }
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
@@ -31,4 +41,23 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             }
         }
     });
+}
+
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(DType::Q3K, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+        let parts = part.split::<16, 16>();
+        let best = nested::<Codes, 16, 16>(&parts, (-32.0, 31.0))?;
+        block.fill(0);
+        for (i, (part, &sub)) in parts.iter().zip(&best.subs).enumerate() {
+            put_scale(&mut block[96..108], i, (sub + 32) as u8);
+            let inv = inverse(best.d * f32::from(sub));
+            let at = i % 2 * 16;
+            for (l, q) in codes::<Codes, _>(part.x, inv, 4.0).into_iter().enumerate() {
+                block[32 + i / 8 * 32 + at + l] |= (q & 3) << (i % 8 / 2 * 2);
+                block[at + l] |= (q >> 2) << (i / 2);
+            }
+        }
+        write_f16(block, 108, best.d);
+        Some(())
+    })
 }

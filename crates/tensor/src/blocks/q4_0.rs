@@ -7,12 +7,12 @@
 //!
 //! value = d · (code − 8)
 
-use super::search::{code, inverse, symmetric_f16};
+use super::search::{Part, Whole, codes, inverse, symmetric_f16};
 use super::{decode_blocks, encode_blocks, read_f16, write_f16};
 use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (32, 18);
-const RANGE: (f32, f32) = (-8.0, 7.0);
+type Codes = Whole<-8, 7>;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
@@ -25,14 +25,13 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
-pub(crate) fn encode(values: &[f32], out: &mut [u8]) -> Result<(), TensorError> {
-    encode_blocks(DType::Q4_0, values, out, |x: &[f32; SIZE.0], block: &mut [u8; SIZE.1]| {
-        let d = symmetric_f16(x, RANGE)?;
-        let inv = inverse(d);
-        let q = |v: f32| (code(v, inv, RANGE.0, RANGE.1) + 8.0) as u8;
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(DType::Q4_0, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+        let d = symmetric_f16::<Codes, _>(part)?;
+        let q = codes::<Codes, _>(part.x, inverse(d), 8.0);
         write_f16(block, 0, d);
         for j in 0..16 {
-            block[2 + j] = q(x[j]) | q(x[j + 16]) << 4;
+            block[2 + j] = q[j] | q[j + 16] << 4;
         }
         Some(())
     })

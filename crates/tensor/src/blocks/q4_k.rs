@@ -8,7 +8,8 @@
 //!
 //! value = d · scale · code − dmin · min
 
-use super::search::{affine_plain, affine_scale, code, inverse, to_f16, trial};
+use super::nested_affine::nested_affine;
+use super::search::Part;
 use super::{decode_blocks, encode_blocks, read_f16, six_bit, write_f16};
 use crate::{DType, TensorError};
 
@@ -30,106 +31,19 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
-pub(crate) fn encode(values: &[f32], out: &mut [u8]) -> Result<(), TensorError> {
-    encode_blocks(DType::Q4K, values, out, |x: &[f32; SIZE.0], block: &mut [u8; SIZE.1]| {
-        let (subs, _) = x.as_chunks::<32>();
-        let plain = Scales::fit(subs, &targets(subs, |s| affine_plain(s, HI)))?;
-        let searched = Scales::fit(subs, &targets(subs, |s| affine_scale(s, HI)));
-        let refitted = Scales::refit(subs, searched.as_ref().unwrap_or(&plain));
-        let best = [searched, refitted]
-            .into_iter()
-            .flatten()
-            .fold(plain, |best, other| if other.error < best.error { other } else { best });
-        best.pack(subs, block);
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(DType::Q4K, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+        let parts = part.split::<8, 32>();
+        let best = nested_affine(&parts, HI, STEPS)?;
+        block.fill(0);
+        write_f16(block, 0, best.d);
+        write_f16(block, 2, best.dmin);
+        six_bit::pack(&best.scales, &best.mins, &mut block[4..16]);
+        for (j, part) in parts.iter().enumerate() {
+            for (l, q) in best.line(j).codes(part.x, HI).into_iter().enumerate() {
+                block[16 + j / 2 * 32 + l] |= q << (j % 2 * 4);
+            }
+        }
         Some(())
     })
-}
-
-fn targets(subs: &[[f32; 32]], f: impl Fn(&[f32; 32]) -> (f32, f32)) -> [(f32, f32); 8] {
-    std::array::from_fn(|j| f(&subs[j]))
-}
-
-/// Scales and minima of a block and the squared error they reach.
-#[derive(Clone, Copy)]
-struct Scales {
-    d: f32,
-    dmin: f32,
-    scales: [u8; 8],
-    mins: [u8; 8],
-    error: f32,
-}
-
-impl Scales {
-    /// Puts the largest scale and minimum on the last step and the others on or beside the nearest.
-    fn fit(subs: &[[f32; 32]], targets: &[(f32, f32); 8]) -> Option<Scales> {
-        let d = to_f16(targets.iter().fold(0f32, |m, t| m.max(t.0)) / STEPS)?;
-        let dmin = to_f16(targets.iter().fold(0f32, |m, t| m.max(t.1)) / STEPS)?;
-        Some(Scales::settle(subs, d, dmin, targets))
-    }
-
-    /// Least squares of `d` and `dmin` for the codes of `from`, then settles the steps again.
-    fn refit(subs: &[[f32; 32]], from: &Scales) -> Option<Scales> {
-        // Normal equations of x ≈ d·a − dmin·b with a = scale·code and b = min.
-        let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0f64, 0f64, 0f64, 0f64, 0f64);
-        let mut targets = [(0.0, 0.0); 8];
-        for (j, x) in subs.iter().enumerate() {
-            let (scale, min) = (f32::from(from.scales[j]), f32::from(from.mins[j]));
-            targets[j] = (from.d * scale, from.dmin * min);
-            let s = trial(x, targets[j].0, targets[j].1, (0.0, HI));
-            aa += f64::from(scale * scale * s.qq);
-            ab += f64::from(scale * min * s.q);
-            bb += f64::from(min * min * 32.0);
-            xa += f64::from(scale * s.xq);
-            xb += f64::from(min * x.iter().sum::<f32>());
-        }
-        let det = aa * bb - ab * ab;
-        let (d, dmin) = if det > 0.0 {
-            ((xa * bb - xb * ab) / det, (xa * ab - xb * aa) / det)
-        } else if aa > 0.0 {
-            (xa / aa, 0.0)
-        } else {
-            return None;
-        };
-        if d < 0.0 || dmin < 0.0 {
-            return None;
-        }
-        Some(Scales::settle(subs, to_f16(d as f32)?, to_f16(dmin as f32)?, &targets))
-    }
-
-    fn settle(subs: &[[f32; 32]], d: f32, dmin: f32, targets: &[(f32, f32); 8]) -> Scales {
-        let (inv, inv_min) = (inverse(d), inverse(dmin));
-        let mut best = Scales { d, dmin, scales: [0; 8], mins: [0; 8], error: 0.0 };
-        for (j, x) in subs.iter().enumerate() {
-            let (scale, min) = targets[j];
-            let nearest = (code(scale, inv, 0.0, STEPS), code(min, inv_min, 0.0, STEPS));
-            let mut least = f32::INFINITY;
-            for scale_step in [0.0, -1.0, 1.0] {
-                let scale = (nearest.0 + scale_step).clamp(0.0, STEPS);
-                for min_step in [0.0, -1.0, 1.0] {
-                    let min = (nearest.1 + min_step).clamp(0.0, STEPS);
-                    let error = trial(x, d * scale, dmin * min, (0.0, HI)).error;
-                    if error < least {
-                        least = error;
-                        (best.scales[j], best.mins[j]) = (scale as u8, min as u8);
-                    }
-                }
-            }
-            best.error += least;
-        }
-        best
-    }
-
-    fn pack(&self, subs: &[[f32; 32]], block: &mut [u8; SIZE.1]) {
-        block.fill(0);
-        write_f16(block, 0, self.d);
-        write_f16(block, 2, self.dmin);
-        six_bit::pack(&self.scales, &self.mins, &mut block[4..16]);
-        for (j, x) in subs.iter().enumerate() {
-            let inv = inverse(self.d * f32::from(self.scales[j]));
-            let min = self.dmin * f32::from(self.mins[j]);
-            for (byte, &v) in block[16 + j / 2 * 32..][..32].iter_mut().zip(x) {
-                *byte |= (code(v + min, inv, 0.0, HI) as u8) << (j % 2 * 4);
-            }
-        }
-    }
 }

@@ -8,12 +8,12 @@
 //!
 //! value = d · (code − 16)
 
-use super::search::{code, inverse, symmetric_f16};
-use super::{decode_blocks, encode_blocks, read_f16, write_f16};
+use super::search::{Part, Whole, codes, inverse, symmetric_f16};
+use super::{decode_blocks, encode_blocks, read_f16, write_f16, write_five_bits};
 use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (32, 22);
-const RANGE: (f32, f32) = (-16.0, 15.0);
+type Codes = Whole<-16, 15>;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
@@ -28,17 +28,12 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
-pub(crate) fn encode(values: &[f32], out: &mut [u8]) -> Result<(), TensorError> {
-    encode_blocks(DType::Q5_0, values, out, |x: &[f32; SIZE.0], block: &mut [u8; SIZE.1]| {
-        let d = symmetric_f16(x, RANGE)?;
-        let inv = inverse(d);
-        let q = x.map(|v| (code(v, inv, RANGE.0, RANGE.1) + 16.0) as u8);
-        let high = (0..32).fold(0u32, |bits, i| bits | u32::from(q[i] >> 4) << i);
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(DType::Q5_0, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+        let d = symmetric_f16::<Codes, _>(part)?;
+        let q = codes::<Codes, _>(part.x, inverse(d), 16.0);
         write_f16(block, 0, d);
-        block[2..6].copy_from_slice(&high.to_le_bytes());
-        for j in 0..16 {
-            block[6 + j] = q[j] & 15 | (q[j + 16] & 15) << 4;
-        }
+        write_five_bits(block, 2, &q);
         Some(())
     })
 }

@@ -8,9 +8,13 @@
 //!
 //! value = d · code + m
 
-use super::{decode_blocks, read_f16, read_u32};
+use super::affine::search_f16;
+use super::search::Part;
+use super::{decode_blocks, encode_blocks, read_f16, read_u32, write_f16, write_five_bits};
+use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (32, 24);
+const HI: f32 = 31.0;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
@@ -23,4 +27,14 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             out[j + 16] = value(byte >> 4, j + 16);
         }
     });
+}
+
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(DType::Q5_1, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+        let line = search_f16(part, HI)?;
+        write_f16(block, 0, line.scale);
+        write_f16(block, 2, line.low);
+        write_five_bits(block, 4, &line.codes(part.x, HI));
+        Some(())
+    })
 }

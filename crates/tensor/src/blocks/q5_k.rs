@@ -9,9 +9,14 @@
 //!
 //! value = d · scale · code − dmin · min
 
-use super::{decode_blocks, read_f16, six_bit};
+use super::nested_affine::nested_affine;
+use super::search::Part;
+use super::{decode_blocks, encode_blocks, read_f16, six_bit, write_f16};
+use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (256, 176);
+const HI: f32 = 31.0;
+const STEPS: f32 = 63.0;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
@@ -26,4 +31,22 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             }
         }
     });
+}
+
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(DType::Q5K, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+        let parts = part.split::<8, 32>();
+        let best = nested_affine(&parts, HI, STEPS)?;
+        block.fill(0);
+        write_f16(block, 0, best.d);
+        write_f16(block, 2, best.dmin);
+        six_bit::pack(&best.scales, &best.mins, &mut block[4..16]);
+        for (j, part) in parts.iter().enumerate() {
+            for (l, q) in best.line(j).codes(part.x, HI).into_iter().enumerate() {
+                block[48 + j / 2 * 32 + l] |= (q & 15) << (j % 2 * 4);
+                block[16 + l] |= (q >> 4) << j;
+            }
+        }
+        Some(())
+    })
 }

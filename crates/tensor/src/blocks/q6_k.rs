@@ -12,12 +12,13 @@
 //!
 //! value = d · sc · (code − 32)
 
-use super::search::{code, extreme, inverse, round, symmetric_scale, to_f16, trial};
+use super::nested::nested;
+use super::search::{Part, Whole, codes, inverse};
 use super::{decode_blocks, encode_blocks, read_f16, write_f16};
 use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (256, 210);
-const RANGE: (f32, f32) = (-32.0, 31.0);
+type Codes = Whole<-32, 31>;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
@@ -37,82 +38,22 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
-pub(crate) fn encode(values: &[f32], out: &mut [u8]) -> Result<(), TensorError> {
-    encode_blocks(DType::Q6K, values, out, |x: &[f32; SIZE.0], block: &mut [u8; SIZE.1]| {
-        let (subs, _) = x.as_chunks::<16>();
-        let plain = Scales::fit(subs, subs.iter().map(|s| extreme(s) / RANGE.0))?;
-        let searched = Scales::fit(subs, subs.iter().map(|s| symmetric_scale(s, RANGE)));
-        let best = [searched, Scales::refit(subs, searched.as_ref().unwrap_or(&plain))]
-            .into_iter()
-            .flatten()
-            .fold(plain, |best, other| if other.error < best.error { other } else { best });
-        best.pack(subs, block);
-        Some(())
-    })
-}
-
-/// Scales of a block and the squared error they reach.
-#[derive(Clone, Copy)]
-struct Scales {
-    d: f32,
-    subs: [i8; 16],
-    error: f32,
-}
-
-impl Scales {
-    /// Puts the largest scale on the last i8 and the others on the nearest step or a neighbour of it.
-    fn fit(subs: &[[f32; 16]], scales: impl Iterator<Item = f32> + Clone) -> Option<Scales> {
-        let largest = scales.clone().fold(0f32, |m, v| if v.abs() > m.abs() { v } else { m });
-        let d = to_f16(largest / -128.0)?;
-        Some(Scales::settle(subs, d, scales))
-    }
-
-    /// Fits `d` to the codes of `from`, then settles the sub-blocks' scales again.
-    fn refit(subs: &[[f32; 16]], from: &Scales) -> Option<Scales> {
-        let (mut xq, mut qq) = (0.0, 0.0);
-        for (x, &sub) in subs.iter().zip(&from.subs) {
-            let s = trial(x, from.d * f32::from(sub), 0.0, RANGE);
-            xq += s.xq * f32::from(sub);
-            qq += s.qq * f32::from(sub) * f32::from(sub);
-        }
-        if qq == 0.0 {
-            return None;
-        }
-        let scales = from.subs.map(|sub| from.d * f32::from(sub));
-        Some(Scales::settle(subs, to_f16(xq / qq)?, scales.into_iter()))
-    }
-
-    fn settle(subs: &[[f32; 16]], d: f32, scales: impl Iterator<Item = f32>) -> Scales {
-        let inv = inverse(d);
-        let mut best = Scales { d, subs: [0; 16], error: 0.0 };
-        for ((x, scale), sub) in subs.iter().zip(scales).zip(&mut best.subs) {
-            let nearest = code(scale, inv, -128.0, 127.0);
-            let mut least = f32::INFINITY;
-            for step in [0.0, -1.0, 1.0] {
-                let candidate = (nearest + step).clamp(-128.0, 127.0);
-                let error = trial(x, d * candidate, 0.0, RANGE).error;
-                if error < least {
-                    (least, *sub) = (error, round(candidate) as i8);
-                }
-            }
-            best.error += least;
-        }
-        best
-    }
-
-    fn pack(&self, subs: &[[f32; 16]], block: &mut [u8; SIZE.1]) {
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(DType::Q6K, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+        let parts = part.split::<16, 16>();
+        let best = nested::<Codes, 16, 16>(&parts, (-128.0, 127.0))?;
         block.fill(0);
-        for (i, (x, &sub)) in subs.iter().zip(&self.subs).enumerate() {
-            let inv = inverse(self.d * f32::from(sub));
+        for (i, (part, &sub)) in parts.iter().zip(&best.subs).enumerate() {
+            let inv = inverse(best.d * f32::from(sub));
             let (half, p) = (i / 8, i % 8 / 2);
-            for (k, &v) in x.iter().enumerate() {
+            for (k, q) in codes::<Codes, _>(part.x, inv, 32.0).into_iter().enumerate() {
                 let l = i % 2 * 16 + k;
-                let q = (code(v, inv, RANGE.0, RANGE.1) + 32.0) as u8;
                 block[64 * half + l + 32 * (p % 2)] |= (q & 15) << (4 * (p / 2));
                 block[128 + 32 * half + l] |= (q >> 4) << (2 * p);
             }
             block[192 + i] = sub as u8;
         }
-        write_f16(block, 208, self.d);
-    }
+        write_f16(block, 208, best.d);
+        Some(())
+    })
 }

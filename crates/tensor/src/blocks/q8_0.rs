@@ -7,12 +7,12 @@
 //!
 //! value = d · code. The encoder leaves −128 unused, so that a code can always be negated.
 
-use super::search::{code, inverse, symmetric_f16};
+use super::search::{Part, Whole, codes, inverse, symmetric_f16};
 use super::{decode_blocks, encode_blocks, read_f16, write_f16};
 use crate::{DType, TensorError};
 
 pub(crate) const SIZE: (usize, usize) = (32, 34);
-const RANGE: (f32, f32) = (-127.0, 127.0);
+type Codes = Whole<-127, 127>;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
@@ -23,14 +23,11 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
-pub(crate) fn encode(values: &[f32], out: &mut [u8]) -> Result<(), TensorError> {
-    encode_blocks(DType::Q8_0, values, out, |x: &[f32; SIZE.0], block: &mut [u8; SIZE.1]| {
-        let d = symmetric_f16(x, RANGE)?;
-        let inv = inverse(d);
+pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
+    encode_blocks(DType::Q8_0, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+        let d = symmetric_f16::<Codes, _>(part)?;
         write_f16(block, 0, d);
-        for (o, &v) in block[2..].iter_mut().zip(x) {
-            *o = code(v, inv, RANGE.0, RANGE.1) as i8 as u8;
-        }
+        block[2..].copy_from_slice(&codes::<Codes, _>(part.x, inverse(d), 0.0));
         Some(())
     })
 }

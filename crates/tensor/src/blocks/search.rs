@@ -1,16 +1,53 @@
-//! Scale search for the encoders: which scale gives the least squared error.
+//! Scale search for formats without a minimum: which scale gives the least weighted squared error.
 //!
 //! Every search also tries the plain choice (the largest value on the last code), so it never does worse.
-//! All values count alike: without knowing the activations, the error of a product is the error of the
-//! weights. Sums run in fixed lanes, so results do not depend on the machine.
+//! Sums run in fixed lanes, so results do not depend on the machine.
 
 use half::f16;
 
-const LANES: usize = 4;
+/// Partial sums side by side, so that compilers use vector instructions.
+const LANES: usize = 8;
 
-/// Coarse steps tried below and above the plain scale.
-const STEPS_BELOW: i32 = 5;
-const STEPS_ABOVE: i32 = 10;
+/// Values of a block and the weights of their squared errors, all in 0..=1.
+#[derive(Clone, Copy)]
+pub struct Part<'a, const N: usize> {
+    pub x: &'a [f32; N],
+    pub w: &'a [f32; N],
+}
+
+impl<'a, const N: usize> Part<'a, N> {
+    /// The block cut into `SUBS` sub-blocks of `M` values.
+    pub fn split<const SUBS: usize, const M: usize>(&self) -> [Part<'a, M>; SUBS] {
+        let (x, w) = (self.x.as_chunks::<M>().0, self.w.as_chunks::<M>().0);
+        std::array::from_fn(|i| Part { x: &x[i], w: &w[i] })
+    }
+}
+
+/// The numbers a code can stand for, before the scale.
+pub trait Grid {
+    /// The number of the largest magnitude; negative.
+    const FIRST: f32;
+    /// Whether a search tries scales of either sign: worth it where few numbers lie unevenly about zero.
+    const TURN: bool;
+    /// How far apart the scales of a search lie, as a part of the plain scale.
+    const STEP: f32;
+    /// The number nearest to `v`; a choice between two equally near ones is free.
+    fn nearest(v: f32) -> f32;
+}
+
+/// The whole numbers `LO..=HI`.
+pub struct Whole<const LO: i32, const HI: i32>;
+
+impl<const LO: i32, const HI: i32> Grid for Whole<LO, HI> {
+    const FIRST: f32 = LO as f32;
+    const TURN: bool = false;
+    const STEP: f32 = 0.3 / -Self::FIRST;
+
+    #[inline(always)]
+    fn nearest(v: f32) -> f32 {
+        nearest_whole(v, LO as f32, HI as f32)
+    }
+}
 
 /// Rounds to nearest even, for |v| < 2^22: adding 1.5 * 2^23 leaves no fraction bits.
 #[inline(always)]
@@ -19,13 +56,58 @@ pub fn round(v: f32) -> f32 {
     (v + MAGIC) - MAGIC
 }
 
-/// The code of `value` among the whole numbers `lo..=hi` under the inverse scale `inv`.
+/// The whole number of `lo..=hi` nearest to `v`.
 #[inline(always)]
-pub fn code(value: f32, inv: f32, lo: f32, hi: f32) -> f32 {
-    // Written as comparisons because these are single instructions; `max` and `min` care for NaN.
-    let scaled = value * inv;
-    let above = if scaled > lo { scaled } else { lo };
-    round(if above < hi { above } else { hi })
+pub fn nearest_whole(v: f32, lo: f32, hi: f32) -> f32 {
+    // Rounding comes first: it keeps what is far outside there, and a rounded limit known when compiling
+    // would become a branch. Comparisons are single instructions; `max` and `min` care for NaN.
+    let v = round(v);
+    let v = if v > lo { v } else { lo };
+    if v < hi { v } else { hi }
+}
+
+/// Applies `f` to every value. The arithmetic of a trial runs in such short loops, one after the other: that
+/// is the form compilers turn into vector instructions.
+#[inline(always)]
+pub fn each<const N: usize>(x: &[f32; N], f: impl Fn(f32) -> f32) -> [f32; N] {
+    let mut out = [0.0; N];
+    for i in 0..N {
+        out[i] = f(x[i]);
+    }
+    out
+}
+
+/// Σ a·b, in fixed lanes.
+#[inline(always)]
+pub fn dot<const N: usize>(a: &[f32; N], b: &[f32; N]) -> f32 {
+    let mut sums = [0f32; LANES];
+    for (a, b) in a.as_chunks::<LANES>().0.iter().zip(b.as_chunks::<LANES>().0) {
+        for l in 0..LANES {
+            sums[l] += a[l] * b[l];
+        }
+    }
+    let four: [f32; 4] = std::array::from_fn(|l| sums[l] + sums[l + 4]);
+    (four[0] + four[2]) + (four[1] + four[3])
+}
+
+/// a·b of each pair.
+#[inline(always)]
+pub fn times<const N: usize>(a: &[f32; N], b: &[f32; N]) -> [f32; N] {
+    let mut out = [0.0; N];
+    for i in 0..N {
+        out[i] = a[i] * b[i];
+    }
+    out
+}
+
+/// The codes of values under an inverse scale, moved by `shift` so that none is negative.
+#[inline(always)]
+pub fn codes<G: Grid, const N: usize>(x: &[f32; N], inv: f32, shift: f32) -> [u8; N] {
+    let mut out = [0; N];
+    for i in 0..N {
+        out[i] = (G::nearest(x[i] * inv) + shift) as i32 as u8;
+    }
+    out
 }
 
 /// `1 / scale`, and 0 where that is no use: a zero scale stores zeros.
@@ -33,6 +115,9 @@ pub fn code(value: f32, inv: f32, lo: f32, hi: f32) -> f32 {
 pub fn inverse(scale: f32) -> f32 {
     if scale.abs() < f32::MIN_POSITIVE { 0.0 } else { 1.0 / scale }
 }
+
+/// Scales below this lose precision as f16.
+const MIN_NORMAL_F16: f32 = 1.0 / 16384.0;
 
 /// The nearest f16, as f32; `None` beyond its range. What would vanish becomes the smallest f16 instead:
 /// with it a block of tiny values keeps its signs.
@@ -44,35 +129,37 @@ pub fn to_f16(scale: f32) -> Option<f32> {
     rounded.is_finite().then_some(rounded)
 }
 
-/// Sums of one trial quantisation with codes `q`.
+/// Weighted sums of one trial quantisation `x ≈ scale·q`.
 #[derive(Clone, Copy, Default)]
 pub struct Sums {
-    /// Squared error.
-    pub error: f32,
-    /// Σ x·q
+    /// Σ w·x·q
     pub xq: f32,
-    /// Σ q²
+    /// Σ w·q²
     pub qq: f32,
-    /// Σ q
-    pub q: f32,
 }
 
-/// Quantises `x ≈ scale·q − min` and sums up. `N` is a multiple of the lanes.
-#[inline(always)]
-pub fn trial<const N: usize>(x: &[f32; N], scale: f32, min: f32, (lo, hi): (f32, f32)) -> Sums {
-    let inv = inverse(scale);
-    let (mut error, mut xq, mut qq, mut qs) = ([0f32; LANES], [0f32; LANES], [0f32; LANES], [0f32; LANES]);
-    for chunk in x.as_chunks::<LANES>().0 {
-        // One short loop per sum: that is the form compilers turn into vector instructions.
-        let q = chunk.map(|v| code(v + min, inv, lo, hi));
-        let e: [f32; LANES] = std::array::from_fn(|l| chunk[l] - (scale * q[l] - min));
-        error = std::array::from_fn(|l| error[l] + e[l] * e[l]);
-        xq = std::array::from_fn(|l| xq[l] + chunk[l] * q[l]);
-        qq = std::array::from_fn(|l| qq[l] + q[l] * q[l]);
-        qs = std::array::from_fn(|l| qs[l] + q[l]);
+impl Sums {
+    /// The scale that suits the codes best.
+    fn scale(&self) -> Option<f32> {
+        (self.qq > 0.0).then(|| self.xq / self.qq)
     }
-    let sum = |lanes: [f32; LANES]| lanes.iter().sum::<f32>();
-    Sums { error: sum(error), xq: sum(xq), qq: sum(qq), q: sum(qs) }
+}
+
+/// Quantises with a scale and sums up.
+#[inline(always)]
+pub fn sums<G: Grid, const N: usize>(part: Part<N>, scale: f32) -> Sums {
+    let inv = inverse(scale);
+    let q = each(part.x, |v| G::nearest(v * inv));
+    let wq = times(part.w, &q);
+    Sums { xq: dot(&wq, part.x), qq: dot(&wq, &q) }
+}
+
+/// The weighted squared error of a scale.
+#[inline(always)]
+pub fn error<G: Grid, const N: usize>(part: Part<N>, scale: f32) -> f32 {
+    let inv = inverse(scale);
+    let e = each(part.x, |v| v - scale * G::nearest(v * inv));
+    dot(&times(part.w, &e), &e)
 }
 
 /// The value of the largest magnitude, with its sign.
@@ -80,98 +167,75 @@ pub fn extreme(x: &[f32]) -> f32 {
     x.iter().fold(0f32, |m, &v| if v.abs() > m.abs() { v } else { m })
 }
 
-/// A good unrounded scale for `x ≈ scale·q`, `q` in `lo..=hi`.
+/// Scales that a search tries, from a little above the plain one down, [`Grid::STEP`] apart.
+const TRIED: usize = 16;
+const ABOVE_PLAIN: f32 = 5.0;
+
+/// The sums of [`sums`] under several inverse scales at once: a lane of a vector register is a scale.
+fn scan<G: Grid, const N: usize>(part: Part<N>, inverses: &[f32; TRIED]) -> ([f32; TRIED], [f32; TRIED]) {
+    let (mut xq, mut qq) = ([0.0; TRIED], [0.0; TRIED]);
+    for (&x, &w) in part.x.iter().zip(part.w) {
+        let q = each(inverses, |inv| G::nearest(x * inv));
+        let wq = each(&q, |q| w * q);
+        for k in 0..TRIED {
+            xq[k] += x * wq[k];
+        }
+        for k in 0..TRIED {
+            qq[k] += q[k] * wq[k];
+        }
+    }
+    (xq, qq)
+}
+
+/// A good unrounded scale for `x ≈ scale·q`.
 ///
-/// A coarse scan over scales, each judged by the least error its codes can reach when the scale is then
-/// fitted to them: Σx² − (Σxq)²/Σq².
-pub fn symmetric_scale<const N: usize>(x: &[f32; N], range: (f32, f32)) -> f32 {
-    let (lo, hi) = range;
-    let plain = extreme(x) / lo;
+/// A scan over scales, each judged by the least error its codes can reach when the scale is then fitted to
+/// them: Σwx² − (Σwxq)²/Σwq².
+pub fn symmetric_scale<G: Grid, const N: usize>(part: Part<N>) -> f32 {
+    let plain = extreme(part.x) / G::FIRST;
     if plain == 0.0 {
         return 0.0;
     }
-    // With as many codes on either side, mirrored scales give mirrored codes.
-    let signs: &[f32] = if lo == -hi { &[1.0] } else { &[1.0, -1.0] };
-    let step = 0.3 / -lo;
-    let (mut best, mut best_gain) = (plain, 0.0);
-    for &sign in signs {
-        for k in -STEPS_BELOW..=STEPS_ABOVE {
-            let scale = sign * plain / (1.0 + step * k as f32);
-            let s = trial(x, scale, 0.0, range);
-            if s.qq > 0.0 && s.xq * s.xq > best_gain * s.qq {
-                best_gain = s.xq * s.xq / s.qq;
-                best = s.xq / s.qq;
-            }
+    let mut best = (Sums { xq: plain, qq: 1.0 }, 0.0);
+    let inv = inverse(plain);
+    let inverses = std::array::from_fn(|k| {
+        if G::TURN {
+            let sign = if k % 2 == 0 { inv } else { -inv };
+            sign * (1.0 + 2.0 * G::STEP * ((k / 2) as f32 - ABOVE_PLAIN / 2.0))
+        } else {
+            inv * (1.0 + G::STEP * (k as f32 - ABOVE_PLAIN))
+        }
+    });
+    let (xq, qq) = scan::<G, N>(part, &inverses);
+    for (xq, qq) in xq.into_iter().zip(qq) {
+        let gain = if qq > 0.0 { xq * xq / qq } else { 0.0 };
+        if gain > best.1 {
+            best = (Sums { xq, qq }, gain);
         }
     }
-    best
+    best.0.xq / best.0.qq
 }
 
 /// The f16 scale with the least squared error for `x ≈ scale·q`; `None` when the plain one is beyond f16.
-pub fn symmetric_f16<const N: usize>(x: &[f32; N], range: (f32, f32)) -> Option<f32> {
-    let mut best = to_f16(extreme(x) / range.0)?;
-    let mut best_error = trial(x, best, 0.0, range).error;
-    let mut scale = symmetric_scale(x, range);
+pub fn symmetric_f16<G: Grid, const N: usize>(part: Part<N>) -> Option<f32> {
+    let plain = to_f16(extreme(part.x) / G::FIRST)?;
+    let (mut best, mut best_error) = (plain, error::<G, N>(part, plain));
+    let mut scale = symmetric_scale::<G, N>(part);
     // Rounding the scale moves some codes; a second fit takes up the slack.
     for _ in 0..2 {
         let Some(rounded) = to_f16(scale) else { break };
-        let s = trial(x, rounded, 0.0, range);
-        if s.error < best_error {
-            (best, best_error) = (rounded, s.error);
+        let error = error::<G, N>(part, rounded);
+        if error < best_error {
+            (best, best_error) = (rounded, error);
         }
-        if s.qq == 0.0 {
-            break;
-        }
-        scale = s.xq / s.qq;
+        let Some(fitted) = sums::<G, N>(part, rounded).scale() else { break };
+        scale = fitted;
+    }
+    // On a grid without zero, the smallest scale can do worse than none.
+    if best.abs() < MIN_NORMAL_F16 && error::<G, N>(part, 0.0) < best_error {
+        best = 0.0;
     }
     Some(best)
-}
-
-/// A good unrounded `(scale, min)` for `x ≈ scale·q − min`, `q` in `0..=hi`, neither negative.
-pub fn affine_scale<const N: usize>(x: &[f32; N], hi: f32) -> (f32, f32) {
-    let plain = affine_plain(x, hi);
-    if plain.0 == 0.0 {
-        return plain;
-    }
-    let sum_x: f32 = x.iter().sum();
-    let (mut best, mut best_error) = (plain, trial(x, plain.0, plain.1, (0.0, hi)).error);
-    for k in -STEPS_BELOW..=STEPS_ABOVE {
-        let mut scale = plain.0 / (1.0 + 0.6 / hi * k as f32);
-        let mut min = plain.1;
-        for _ in 0..2 {
-            let s = trial(x, scale, min, (0.0, hi));
-            if s.error < best_error {
-                (best, best_error) = ((scale, min), s.error);
-            }
-            let Some(fit) = affine_fit(&s, sum_x, N as f32) else { break };
-            (scale, min) = fit;
-        }
-        let s = trial(x, scale, min, (0.0, hi));
-        if s.error < best_error {
-            (best, best_error) = ((scale, min), s.error);
-        }
-    }
-    best
-}
-
-/// Smallest value (or zero) on code 0 and largest on code `hi`.
-pub fn affine_plain(x: &[f32], hi: f32) -> (f32, f32) {
-    let smallest = x.iter().fold(0f32, |m, &v| m.min(v));
-    let largest = x.iter().fold(0f32, |m, &v| m.max(v));
-    ((largest - smallest) / hi, -smallest)
-}
-
-/// Least squares of `x ≈ scale·q − min` for given codes; a negative `min` is held at zero.
-fn affine_fit(s: &Sums, sum_x: f32, n: f32) -> Option<(f32, f32)> {
-    let det = n * s.qq - s.q * s.q;
-    let (mut scale, mut min) = ((n * s.xq - s.q * sum_x) / det, (s.q * s.xq - s.qq * sum_x) / det);
-    if det <= 0.0 || !scale.is_finite() || !min.is_finite() {
-        return None;
-    }
-    if min < 0.0 {
-        (scale, min) = (s.xq / s.qq, 0.0);
-    }
-    (scale > 0.0).then_some((scale, min))
 }
 
 #[cfg(test)]
@@ -194,11 +258,9 @@ mod tests {
 
     #[test]
     fn an_exact_grid_is_found() {
-        let x: [f32; 32] = std::array::from_fn(|i| (i as f32 - 16.0) * 0.5 / 2.0);
-        let d = symmetric_f16(&x, (-16.0, 15.0)).unwrap();
-        assert_eq!(trial(&x, d, 0.0, (-16.0, 15.0)).error, 0.0);
-        let y: [f32; 32] = std::array::from_fn(|i| (i % 16) as f32 * 0.25 - 1.5);
-        let (scale, min) = affine_scale(&y, 15.0);
-        assert!(trial(&y, scale, min, (0.0, 15.0)).error < 1e-10);
+        let x: [f32; 32] = std::array::from_fn(|i| (i as f32 - 16.0) * 0.25);
+        let part = Part { x: &x, w: &[1.0; 32] };
+        let d = symmetric_f16::<Whole<-16, 15>, 32>(part).unwrap();
+        assert_eq!(error::<Whole<-16, 15>, 32>(part, d), 0.0);
     }
 }
