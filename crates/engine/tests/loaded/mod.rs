@@ -1,4 +1,5 @@
 //! Golden checkpoints, loaded into an engine on a chosen backend.
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use std::path::PathBuf;
 
