@@ -1,0 +1,361 @@
+//! Same bits on every instruction set and thread count, fused and unfused, before and after a snapshot;
+//! and no panic on values that are not numbers.
+
+use std::borrow::Cow;
+
+use mambo_cpu::{CpuBackend, CpuOptions, Isa};
+use mambo_kernel::case::{Case, CaseWeight, Rng};
+use mambo_kernel::{
+    Backend, CacheLayout, Call, Elem, KvElem, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase, Place,
+    Program, ProgramId, Rollback, Rows, Segment, Site, SsmDims, StepInputs, ValueType, WeightKey,
+    WeightSource, ops,
+};
+use mambo_tensor::DType;
+
+struct Source<'a>(&'a CaseWeight);
+
+impl WeightSource for Source<'_> {
+    fn dtype(&self) -> DType {
+        self.0.dtype
+    }
+    fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+    fn part_count(&self) -> usize {
+        1
+    }
+    fn part(&self, _: usize) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.0.bytes)
+    }
+    fn release(&self, _: usize) {}
+}
+
+fn backend(isa: Isa, threads: usize) -> CpuBackend {
+    CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).unwrap()
+}
+
+/// The row that serves an op, and what it reads.
+fn row(backend: &CpuBackend, op: Op, phase: Phase, types: &[DType], input_cols: usize) -> (usize, Elem) {
+    let site = Site { op: &op, phase, weight_types: types, input_cols };
+    let fits = |k: &mambo_kernel::KernelRow| k.op == op.kind() && (k.accepts)(&site);
+    let index = backend.kernels().iter().position(fits).expect("every op has a row");
+    (index, backend.kernels()[index].input)
+}
+
+/// Builds programs call by call: inputs from the hidden rows, outputs one after the other in the arena.
+struct Builder<'a> {
+    backend: &'a mut CpuBackend,
+    phase: Phase,
+    tokens: usize,
+    calls: Vec<Call>,
+    weights: Vec<WeightKey>,
+    arena_bytes: usize,
+}
+
+impl<'a> Builder<'a> {
+    fn new(backend: &'a mut CpuBackend, phase: Phase, tokens: usize) -> Self {
+        Builder { backend, phase, tokens, calls: Vec::new(), weights: Vec::new(), arena_bytes: 64 }
+    }
+
+    fn call(
+        &mut self,
+        op: Op,
+        inputs: &[Operand],
+        weights: &[&CaseWeight],
+        cache: Option<usize>,
+    ) -> Vec<Operand> {
+        let types: Vec<DType> = weights.iter().map(|w| w.dtype).collect();
+        let (kernel, _) = row(self.backend, op, self.phase, &types, inputs[0].cols);
+        let values: Vec<ValueType> =
+            inputs.iter().map(|o| ValueType { elem: o.elem, rows: o.rows, cols: o.cols }).collect();
+        let mut indices = Vec::new();
+        for (port, weight) in op.weight_ports(&values).iter().zip(weights) {
+            let name = format!("{}.{}", self.calls.len(), port.name);
+            let key = WeightKey { name, usage: port.usage };
+            self.backend.load_weight(&key, kernel, &Source(weight)).unwrap();
+            indices.push(self.weights.len());
+            self.weights.push(key);
+        }
+        let table_cols = weights.first().map_or(0, |w| *w.shape.last().unwrap());
+        let mut outputs = Vec::new();
+        for ty in op.infer(&values, table_cols).unwrap() {
+            let stride_bytes = ty.elem.row_bytes(ty.cols);
+            let place = Place::Arena(self.arena_bytes);
+            outputs.push(Operand { place, elem: ty.elem, rows: ty.rows, cols: ty.cols, stride_bytes });
+            self.arena_bytes += stride_bytes * ty.rows.count(self.tokens, self.tokens);
+        }
+        self.calls.push(Call {
+            op,
+            kernel,
+            label: op.kind().name().into(),
+            inputs: inputs.to_vec(),
+            outputs: outputs.clone(),
+            weights: indices,
+            cache,
+        });
+        outputs
+    }
+
+    fn finish(self, outputs: &[Operand]) -> ProgramId {
+        let named = outputs.iter().map(|o| Output { name: "y".into(), operand: *o }).collect();
+        let program = Program {
+            name: "test".into(),
+            phase: self.phase,
+            max_tokens: self.tokens,
+            max_wanted: self.tokens,
+            calls: self.calls,
+            weights: self.weights,
+            outputs: named,
+            arena_bytes: self.arena_bytes,
+            unpooled_bytes: self.arena_bytes,
+        };
+        self.backend.compile(program).unwrap()
+    }
+}
+
+fn hidden(offset: usize, ty: ValueType, stride_bytes: usize) -> Operand {
+    Operand { place: Place::Hidden(offset), elem: ty.elem, rows: ty.rows, cols: ty.cols, stride_bytes }
+}
+
+/// Runs a case's first sequences in one step and returns every output's bits.
+fn run_case(case: &Case, isa: Isa, threads: usize) -> Vec<u32> {
+    let mut backend = backend(isa, threads);
+    let phase = if case.op.kind() == OpKind::SsmStep { Phase::Decode } else { Phase::Prefill };
+    let lengths: Vec<usize> =
+        case.lengths.iter().map(|&n| if phase == Phase::Decode { 1 } else { n }).collect();
+    let tokens: usize = lengths.iter().sum();
+    let ssm = match case.op {
+        Op::SsmConv(d) | Op::SsmScan(d) | Op::SsmStep { dims: d, .. } => vec![d],
+        _ => Vec::new(),
+    };
+    let pages = lengths.iter().map(|n| n.div_ceil(PAGE_TOKENS)).max().unwrap();
+    backend
+        .create_caches(&CacheLayout {
+            kv_layers: if let Op::Attention(d) = case.op { vec![d] } else { Vec::new() },
+            kv_elem: case.kv_elem,
+            pages: pages * lengths.len(),
+            state_layers: ssm,
+            slots: lengths.len(),
+            rollback: case.rollback,
+        })
+        .unwrap();
+    let types: Vec<DType> = case.weights.iter().map(|w| w.dtype).collect();
+    let (_, elem) = row(&backend, case.op, phase, &types, case.inputs[0].ty.cols);
+    let mut build = Builder::new(&mut backend, phase, tokens);
+    let (mut values, mut inputs) = (Vec::new(), Vec::new());
+    for given in &case.inputs {
+        inputs.push(hidden(values.len() * 4, given.ty, given.ty.cols * 4));
+        for (sequence, &n) in given.sequences.iter().zip(&lengths) {
+            values.extend_from_slice(&sequence[..n * given.ty.rows.times * given.ty.cols]);
+        }
+    }
+    if case.op == Op::GatherRows {
+        let ty = ValueType::i32(Rows::WANTED, 1);
+        inputs.push(Operand { place: Place::Wanted, ..hidden(0, ty, 4) });
+    }
+    if elem == Elem::Q8 {
+        inputs[0] = build.call(Op::Quantize, &inputs[..1], &[], None)[0];
+    }
+    let weights: Vec<&CaseWeight> = case.weights.iter().collect();
+    let outputs = build.call(case.op, &inputs, &weights, case.op.cache().map(|_| 0));
+    let id = build.finish(&outputs);
+    let mut segments = Vec::new();
+    let mut first_row = 0;
+    for (s, &n) in lengths.iter().enumerate() {
+        let first_page = (s * pages) as u32;
+        segments.push(Segment { slot: s as u32, first_row, rows: n as u32, position: 0, first_page });
+        first_row += n as u32;
+    }
+    let all: Vec<u32> = (0..tokens as u32).collect();
+    let page_list: Vec<u32> = (0..(pages * lengths.len()) as u32).rev().collect();
+    let step =
+        StepInputs { token_ids: &all, segments: &segments, pages: &page_list, wanted: &all, hidden: &values };
+    backend.run(id, &step).unwrap();
+    let mut bits = Vec::new();
+    for (i, output) in outputs.iter().enumerate() {
+        let mut rows = Vec::new();
+        backend.read_output(id, i, 0..output.rows.count(tokens, tokens), &mut rows);
+        bits.extend(rows.iter().map(|v| v.to_bits()));
+    }
+    bits
+}
+
+fn all_cases() -> impl Iterator<Item = Case> {
+    // Lookups by token id are covered by the contract; here ids would have to be in range.
+    let kinds = OpKind::ALL.into_iter().filter(|k| !matches!(k, OpKind::Split | OpKind::Embed));
+    kinds.flat_map(ops::cases)
+}
+
+#[test]
+fn every_instruction_set_and_thread_count_gives_the_same_bits() {
+    for case in all_cases() {
+        let want = run_case(&case, Isa::Portable, 1);
+        for isa in Isa::available() {
+            for threads in [1, 3] {
+                let same = run_case(&case, isa, threads) == want;
+                assert!(same, "{} {} differs with {isa} x{threads}", case.op.kind().name(), case.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn values_that_are_not_numbers_do_not_panic() {
+    for mut case in all_cases() {
+        for input in case.inputs.iter_mut().filter(|i| i.ty.elem == Elem::F32) {
+            for (i, value) in input.sequences.iter_mut().flatten().enumerate() {
+                *value = match i % 7 {
+                    0 => f32::NAN,
+                    1 => f32::INFINITY,
+                    2 => f32::NEG_INFINITY,
+                    3 => f32::MAX,
+                    4 => f32::from_bits(1),
+                    _ => *value,
+                };
+            }
+        }
+        for isa in Isa::available() {
+            run_case(&case, isa, 2);
+        }
+    }
+}
+
+const DIMS: SsmDims = SsmDims { heads: 6, head_dim: 20, state: 12, groups: 3, taps: 4 };
+const TOKENS: usize = 75;
+
+fn mixer_caches(backend: &mut CpuBackend) {
+    backend
+        .create_caches(&CacheLayout {
+            kv_layers: Vec::new(),
+            kv_elem: KvElem::F32,
+            pages: 0,
+            state_layers: vec![DIMS],
+            slots: 2,
+            rollback: Rollback::OneChunk,
+        })
+        .unwrap();
+}
+
+fn mixer_weights() -> Vec<CaseWeight> {
+    let case = ops::cases(OpKind::SsmStep)
+        .into_iter()
+        .find(|c| matches!(c.op, Op::SsmStep { dims, .. } if dims == DIMS));
+    case.expect("the contract has these sizes").weights
+}
+
+fn mixer_programs(backend: &mut CpuBackend) -> (ProgramId, ProgramId) {
+    let w = mixer_weights();
+    let stride = DIMS.in_proj() * 4;
+    let part = |start: usize, cols: usize| hidden(start * 4, ValueType::f32(Rows::TOKENS, cols), stride);
+    let mut build = Builder::new(backend, Phase::Prefill, TOKENS);
+    let (inner, conv) = (DIMS.inner(), DIMS.conv_dim());
+    let xbc = build.call(Op::SsmConv(DIMS), &[part(inner, conv)], &[&w[0], &w[1]], Some(0))[0];
+    let dt = build.call(Op::SsmDt, &[part(inner + conv, DIMS.heads)], &[&w[2]], None)[0];
+    let y = build.call(Op::SsmScan(DIMS), &[xbc, dt], &[&w[3], &w[4]], Some(0))[0];
+    let norm = Op::GatedGroupNorm { groups: DIMS.groups, eps: 1e-5 };
+    let out = build.call(norm, &[y, part(0, inner)], &[&w[5]], None);
+    let parts = build.finish(&out);
+    let mut build = Builder::new(backend, Phase::Decode, 1);
+    let all: Vec<&CaseWeight> = w.iter().collect();
+    let out = build.call(Op::SsmStep { dims: DIMS, eps: 1e-5 }, &[part(0, DIMS.in_proj())], &all, Some(0));
+    (parts, build.finish(&out))
+}
+
+fn step_mixer(backend: &mut CpuBackend, id: ProgramId, slot: u32, position: usize, rows: &[f32]) -> Vec<u32> {
+    let count = rows.len() / DIMS.in_proj();
+    let ids = vec![0; count];
+    let position = position as u32;
+    let segments = [Segment { slot, first_row: 0, rows: count as u32, position, first_page: 0 }];
+    let step = StepInputs { token_ids: &ids, segments: &segments, pages: &[], wanted: &[], hidden: rows };
+    backend.run(id, &step).unwrap();
+    let mut out = Vec::new();
+    backend.read_output(id, 0, 0..count, &mut out);
+    out.iter().map(|v| v.to_bits()).collect()
+}
+
+#[test]
+fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
+    let width = DIMS.in_proj();
+    let x = Rng(3).normals(TOKENS * width, 1.0);
+    for isa in Isa::available() {
+        let mut backend = backend(isa, 2);
+        mixer_caches(&mut backend);
+        let (parts, fused) = mixer_programs(&mut backend);
+        let want = step_mixer(&mut backend, parts, 0, 0, &x);
+        let mut got = step_mixer(&mut backend, parts, 1, 0, &x[..9 * width]);
+        for t in 9..TOKENS {
+            if t == 40 {
+                let snapshot = backend.snapshot_slot(1);
+                mixer_caches(&mut backend);
+                backend.restore_slot(1, &snapshot).unwrap();
+            }
+            got.extend(step_mixer(&mut backend, fused, 1, t, &x[t * width..(t + 1) * width]));
+        }
+        assert!(got == want, "{isa}: the fused step differs");
+        // Twenty tokens back and on again: the slot keeps the previous chunk.
+        let again = step_mixer(&mut backend, parts, 1, TOKENS - 20, &x[(TOKENS - 20) * width..]);
+        assert!(again == want[(TOKENS - 20) * DIMS.inner()..], "{isa}: rolling back differs");
+    }
+}
+
+#[test]
+fn pages_can_be_moved() {
+    let case = ops::cases(OpKind::Attention).into_iter().find(|c| c.kv_elem == KvElem::F16).unwrap();
+    let Op::Attention(dims) = case.op else { unreachable!() };
+    let layout = CacheLayout {
+        kv_layers: vec![dims],
+        kv_elem: KvElem::F16,
+        pages: 4,
+        state_layers: Vec::new(),
+        slots: 1,
+        rollback: Rollback::None,
+    };
+    let (q, kv) = (dims.q_heads * dims.head_dim, dims.kv_heads * dims.head_dim);
+    let x = Rng(4).normals(50 * (q + 2 * kv), 1.0);
+    let stride = (q + 2 * kv) * 4;
+    let part = |start: usize, cols: usize| hidden(start * 4, ValueType::f32(Rows::TOKENS, cols), stride);
+    let make = |rows: &[f32], position: u32, pages: &[u32], restore: &[Vec<u8>]| {
+        let mut backend = backend(Isa::detect(), 2);
+        backend.create_caches(&layout).unwrap();
+        for (page, bytes) in pages.iter().zip(restore) {
+            backend.restore_page(*page as usize, bytes).unwrap();
+        }
+        let mut build = Builder::new(&mut backend, Phase::Prefill, 50);
+        let out = build.call(case.op, &[part(0, q), part(q, kv), part(q + kv, kv)], &[], Some(0));
+        let id = build.finish(&out);
+        let count = rows.len() * 4 / stride;
+        let ids = vec![0; count];
+        let segments = [Segment { slot: 0, first_row: 0, rows: count as u32, position, first_page: 0 }];
+        let step = StepInputs { token_ids: &ids, segments: &segments, pages, wanted: &[], hidden: rows };
+        backend.run(id, &step).unwrap();
+        let mut out = Vec::new();
+        backend.read_output(id, 0, 0..count, &mut out);
+        (out, pages.iter().map(|&p| backend.snapshot_page(p as usize)).collect::<Vec<_>>())
+    };
+    let (want, _) = make(&x, 0, &[2, 0], &[]);
+    let (_, snapshot) = make(&x[..40 * stride / 4], 0, &[1, 3], &[]);
+    let (got, _) = make(&x[40 * stride / 4..], 40, &[3, 2], &snapshot);
+    assert_eq!(got, want[40 * q..]);
+}
+
+#[test]
+fn what_does_not_fit_is_an_error() {
+    let mut backend = backend(Isa::detect(), 1);
+    let key = |usage| WeightKey { name: "w".into(), usage };
+    let load = |backend: &mut CpuBackend, usage, dtype, shape: &[usize], bytes: usize| {
+        let weight = CaseWeight { dtype, shape: shape.to_vec(), bytes: vec![0; bytes] };
+        backend.load_weight(&key(usage), 0, &Source(&weight)).map_err(|e| e.to_string())
+    };
+    use mambo_kernel::WeightUse::{Experts, Matrix, Table};
+    let error = load(&mut backend, Matrix, DType::I64, &[4, 32], 1024).unwrap_err();
+    assert!(error.contains("`w`") && error.contains("i64") && error.contains("q4_0"), "{error}");
+    assert!(load(&mut backend, Matrix, DType::F32, &[4, 32, 1], 512).unwrap_err().contains("two dimensions"));
+    assert!(load(&mut backend, Matrix, DType::Q4_0, &[4, 33], 72).unwrap_err().contains("whole blocks"));
+    assert!(load(&mut backend, Matrix, DType::F32, &[4, 32], 500).is_err());
+    assert!(load(&mut backend, Experts, DType::F32, &[2, 4, 32], 512).unwrap_err().contains("missing"));
+    assert!(load(&mut backend, Table, DType::F32, &[4, 32], 600).is_err());
+    assert!(backend.restore_slot(0, &[0.0]).is_err());
+    if let Some(isa) = [Isa::Avx2, Isa::Avx512].into_iter().find(|i| !Isa::available().contains(i)) {
+        assert!(CpuBackend::new(CpuOptions { threads: 1, isa: Some(isa) }).is_err());
+    }
+}
