@@ -1,7 +1,8 @@
 //! Scale search for formats without a minimum: which scale gives the least weighted squared error.
 //!
 //! Every search also tries the plain choice (the largest value on the last code), so it never does worse.
-//! Sums run in fixed lanes, so results do not depend on the machine.
+//! Sums run in fixed lanes, so results do not depend on the machine. A scan puts one scale in each lane:
+//! sums across a register, and choices that wait for them, would cost more than the arithmetic.
 
 use half::f16;
 
@@ -29,7 +30,7 @@ pub trait Grid {
     const FIRST: f32;
     /// Whether a search tries scales of either sign: worth it where few numbers lie unevenly about zero.
     const TURN: bool;
-    /// How far apart the scales of a search lie, as a part of the plain scale.
+    /// How far apart the inverses of a search's scales lie, as a part of the plain one.
     const STEP: f32;
     /// The number nearest to `v`; a choice between two equally near ones is free.
     fn nearest(v: f32) -> f32;
