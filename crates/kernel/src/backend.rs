@@ -101,6 +101,10 @@ pub trait WeightSource {
     fn part_count(&self) -> usize;
     /// The bytes of one part, borrowed from the mapped file wherever they need no change.
     fn part(&self, index: usize) -> Cow<'_, [u8]>;
+    /// Factor on every value of a part, for formats that keep a scale beside their blocks.
+    fn part_scale(&self, _index: usize) -> f32 {
+        1.0
+    }
     /// Says that a part was consumed and its mapped pages may go.
     fn release(&self, index: usize);
 }

@@ -329,6 +329,7 @@ impl Backend for ReferenceBackend {
                 let start = values.len();
                 values.resize(start + cols, 0.0);
                 decode_row(source.dtype(), row, &mut values[start..]).map_err(|e| bad(&e.to_string()))?;
+                values[start..].iter_mut().for_each(|v| *v *= source.part_scale(part));
             }
             source.release(part);
         }
