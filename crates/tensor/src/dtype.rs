@@ -1,11 +1,12 @@
 //! The table of element types: one row per type with its names, sizes and codecs.
 //!
-//! A new type is a variant, a row of [`TABLE`] and its decode (and encode) function. Nothing else in the
-//! workspace lists the types' sizes or ids.
+//! A new type is a variant, a row of [`TABLE`] and its decode (and encode) function; affine groups, which
+//! have parameters, bring rows of their own. Nothing else in the workspace lists the types' sizes or ids.
 
 use std::fmt;
 
 use crate::TensorError;
+use crate::blocks::grouped::{self, Affine};
 use crate::blocks::{
     iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, mxfp4, nvfp4, q2_k, q3_k, q4_0,
     q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, tq1_0, tq2_0,
@@ -55,6 +56,7 @@ pub enum DType {
     TQ2_0,
     MXFP4,
     NVFP4,
+    Affine(Affine),
 }
 
 /// Widens whole blocks to f32; the lengths have been checked.
@@ -94,7 +96,7 @@ const fn block(
     Row { dtype, name, ggml_id: Some(ggml_id), block_elems, block_bytes, decode, encode }
 }
 
-/// In the order of the enum, so that a variant is its own index.
+/// In the order of the enum.
 static TABLE: [Row; 38] = [
     plain(DType::F32, "f32", Some(0), 4, plain::decode_f32, Some(plain::encode_f32)),
     plain(DType::F16, "f16", Some(1), 2, plain::decode_f16, Some(plain::encode_f16)),
@@ -138,12 +140,19 @@ static TABLE: [Row; 38] = [
 
 impl DType {
     pub(crate) fn row(self) -> &'static Row {
-        &TABLE[self as usize]
+        match self {
+            DType::Affine(affine) => affine.row(),
+            dtype => TABLE.iter().find(|r| r.dtype == dtype).expect("every type has a row"),
+        }
+    }
+
+    fn rows() -> impl Iterator<Item = &'static Row> {
+        TABLE.iter().chain(grouped::rows())
     }
 
     /// Every type, in table order.
     pub fn all() -> impl Iterator<Item = DType> {
-        TABLE.iter().map(|r| r.dtype)
+        DType::rows().map(|r| r.dtype)
     }
 
     /// Lower-case name: `f32`, `bf16`, `q4_0`, `q4_k`, ...
@@ -153,7 +162,7 @@ impl DType {
 
     /// The type of that name, in any letter case.
     pub fn from_name(name: &str) -> Option<DType> {
-        TABLE.iter().find(|r| r.name.eq_ignore_ascii_case(name)).map(|r| r.dtype)
+        DType::rows().find(|r| r.name.eq_ignore_ascii_case(name)).map(|r| r.dtype)
     }
 
     /// Values in one block; 1 for plain types.
@@ -217,9 +226,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variant_is_its_own_index() {
-        for (i, row) in TABLE.iter().enumerate() {
-            assert_eq!(row.dtype as usize, i, "{}", row.name);
+    fn a_type_is_found_by_name_and_number() {
+        for row in DType::rows() {
+            assert!(std::ptr::eq(row.dtype.row(), row), "{}", row.name);
             assert_eq!(DType::from_name(&row.name.to_uppercase()), Some(row.dtype));
             if let Some(id) = row.ggml_id {
                 assert_eq!(DType::from_ggml_id(id), Some(row.dtype), "{}", row.name);

@@ -5,6 +5,7 @@
 mod affine;
 mod fp4;
 mod grids;
+pub(crate) mod grouped;
 pub(crate) mod iq1_m;
 pub(crate) mod iq1_s;
 pub(crate) mod iq2_s;
