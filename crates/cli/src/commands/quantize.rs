@@ -97,7 +97,7 @@ impl Source for Stored<'_, '_> {
             let stored = bytes.len() / per_part;
             for (row, out) in (start..end).zip(&mut out) {
                 let at = (row - part * per_part) * stored;
-                convert(weight, &bytes[at..at + stored], &mut values, tensor, out)?;
+                convert(weight, part, &bytes[at..at + stored], &mut values, tensor, out)?;
             }
             // Rows come in order, so nobody asks for this part again, or only for what a neighbour still reads.
             if end == (part + 1) * per_part {
@@ -109,19 +109,24 @@ impl Source for Stored<'_, '_> {
     }
 }
 
-/// One stored row in another type; the same type is copied.
+/// One row of a part in another type; the same type is copied.
 fn convert(
     weight: &BoundWeight,
+    part: usize,
     stored: &[u8],
     values: &mut [f32],
     tensor: &Planned,
     out: &mut [u8],
 ) -> Result<()> {
-    if weight.dtype() == tensor.dtype {
+    let scale = weight.part_scale(part);
+    if weight.dtype() == tensor.dtype && scale == 1.0 {
         out.copy_from_slice(stored);
         return Ok(());
     }
     decode_row(weight.dtype(), stored, values)?;
+    if scale != 1.0 {
+        values.iter_mut().for_each(|value| *value *= scale);
+    }
     encode_row(tensor.dtype, values, out)?;
     Ok(())
 }

@@ -16,14 +16,16 @@ pub const BUILTIN: &str = "builtin";
 
 /// The built-in model's types beside its default. Experts hold two thirds of the weights and err least for
 /// their size; a wrong bit in the head, the embedding or a Mamba projection costs several times as much. All
-/// layers' experts are about equally sensitive: those in the middle go first, and the MTP head's, whose
-/// errors cost a draft and never an answer.
-const BUILTIN_RULES: [(&str, DType); 7] = [
+/// layers' experts are equally sensitive within the noise; the four that go first are those with which every
+/// golden conversation keeps its answer. The MTP head's go too: their errors cost a draft, never an answer.
+const BUILTIN_RULES: [(&str, DType); 9] = [
+    ("out_proj", DType::Q8_0),
     ("experts_up", DType::Q5_0),
     ("experts_down", DType::Q5_0),
-    ("layers.3.experts_up", DType::Q4K),
     ("layers.6.experts_up", DType::Q4K),
     ("layers.8.experts_up", DType::Q4K),
+    ("layers.11.experts_up", DType::Q4K),
+    ("layers.13.experts_up", DType::Q4K),
     ("mtp.experts_up", DType::Q4K),
     ("mtp.experts_down", DType::Q4K),
 ];
