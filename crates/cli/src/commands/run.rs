@@ -4,12 +4,13 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use mambo_engine::Request;
+use mambo_engine::{Request, human_bytes};
 use mambo_text::{ChatRequest, Event as Piece, OutputStyle};
 use serde_json::{Value, json};
 
 use crate::args::RunArgs;
 use crate::interrupt::Interrupt;
+use crate::machine;
 use crate::model::{EngineUse, Model};
 use crate::reply::answer;
 use crate::terminal::Screen;
@@ -48,8 +49,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     } else {
         screen.end()?;
         let (prefill, decode) = reply.speeds();
+        let memory = machine::peak_memory()
+            .map_or(String::new(), |bytes| format!(", peak memory {}", human_bytes(bytes)));
         eprintln!(
-            "[{} prompt tokens at {prefill:.0}/s, {} answer tokens at {decode:.1}/s, {}]",
+            "[{} prompt tokens at {prefill:.0}/s, {} answer tokens at {decode:.1}/s, {}{memory}]",
             reply.prompt_tokens,
             reply.choices.len(),
             reply.finish_name()
