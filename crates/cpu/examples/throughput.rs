@@ -1,5 +1,5 @@
 //! Measures matmul on this machine: GB/s of one row over a large matrix against a plain read loop, and
-//! GOP/s with many rows. `cargo run --release -p mambo-cpu --example throughput [threads]`
+//! GOP/s with many rows. `cargo run --release -p mambo-cpu --example throughput [threads [isa [type]]]`
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -114,16 +114,21 @@ fn best_seconds(backend: &mut CpuBackend, key: &WeightKey, dtype: DType, rows: u
 }
 
 fn main() {
-    let threads = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(0);
-    for isa in Isa::available().into_iter().rev() {
+    let args: Vec<String> = std::env::args().collect();
+    let threads = args.get(1).and_then(|a| a.parse().ok()).unwrap_or(0);
+    let wanted = |index: usize, name: &str| args.get(index).is_none_or(|a| a == name);
+    for isa in Isa::available().into_iter().rev().filter(|isa| wanted(2, isa.name())) {
         let mut backend = CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).expect("a backend");
         let read = backend.read_bandwidth(400 << 20).expect("memory to read");
         println!("{}: plain read {read:.1} GB/s", backend.name());
         let types = [DType::Q4_0, DType::Q5_0, DType::Q8_0, DType::Q4K, DType::Q6K, DType::BF16, DType::F32];
-        for dtype in types.into_iter().filter(|_| isa != Isa::Portable) {
+        for dtype in types.into_iter().filter(|t| wanted(3, t.name())) {
             let rows = (200 << 20) / dtype.row_bytes(COLS).expect("whole blocks");
             let (key, bytes, pack) = load(&mut backend, dtype, rows);
             print!("  {dtype:5} pack {:5.1} GB/s", bytes as f64 / pack / 1e9);
+            let (small, small_bytes, _) = load(&mut backend, dtype, 256);
+            let seconds = best_seconds(&mut backend, &small, dtype, 256, 1);
+            print!("  cached: {:.1} GB/s", small_bytes as f64 / seconds / 1e9);
             for tokens in [1, 2, 4] {
                 let seconds = best_seconds(&mut backend, &key, dtype, rows, tokens);
                 print!("  {tokens}: {:.1} GB/s", bytes as f64 / seconds / 1e9);

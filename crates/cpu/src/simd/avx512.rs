@@ -195,6 +195,6 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn prefetch(x: &[u8], ahead: usize) {
-        simd!(_mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(ahead).cast()))
+        simd!(_mm_prefetch::<_MM_HINT_T1>(x.as_ptr().wrapping_add(ahead).cast()))
     }
 }

@@ -44,16 +44,10 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// A row of the input, with what was prepared for it.
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Self::Row<'a>;
 
-    /// The products of a panel with `R` rows.
-    fn rows<S: Simd, const R: usize>(panel: &[u8], cols: usize, x: &[Self::Row<'_>; R]) -> [S::F; R];
-
-    /// The products of four panels with one row, for streams of weights that meet little work.
-    #[inline(always)]
-    fn four<S: Simd>(panels: [&[u8]; 4], cols: usize, x: Self::Row<'_>) -> [S::F; 4] {
-        let mut y = [S::zero(); 4];
-        for (y, panel) in y.iter_mut().zip(panels) {
-            [*y] = Self::rows::<S, 1>(panel, cols, &[x]);
-        }
-        y
-    }
+    /// The products of `N` panels with `R` rows.
+    fn product<S: Simd, const R: usize, const N: usize>(
+        panels: [&[u8]; N],
+        cols: usize,
+        x: &[Self::Row<'_>; R],
+    ) -> [[S::F; R]; N];
 }

@@ -41,6 +41,8 @@ use crate::simd::{Math, Simd};
 pub(super) const ROW_BLOCK: usize = 64;
 /// Bytes of activations an item may keep in cache.
 const ROW_BLOCK_BYTES: usize = 256 << 10;
+/// From so many rows on a panel meets enough work to be taken alone.
+const STREAM_ROWS: usize = 8;
 /// Bytes of weights an item streams when there are few rows.
 const STREAM_BYTES: usize = 256 << 10;
 /// Bytes of weights an item keeps in cache when there are many.
@@ -187,28 +189,43 @@ impl<F: Format> Product<'_, F> {
             F::prepare::<S>(&self.x, rows(i).0, &mut words[i * stride..(i + 1) * stride]);
         }
         let words = &words[..count * stride];
-        if count == 1 {
-            return self.stream::<S>(panels, words, rows(0));
+        let mut panel = panels.start;
+        // Few rows: weights only pass by, and four panels at once keep more of them on their way.
+        while count < STREAM_ROWS && panel + 4 <= panels.end {
+            self.groups::<S, 4>(panel, count, words, &rows);
+            panel += 4;
         }
-        for panel in panels {
-            let mut first = 0;
-            while first < count {
-                let left = count - first;
-                first += if S::ROWS >= 8 && left >= 8 {
-                    self.block::<S, 8>(panel, first, words, &rows)
-                } else if left >= 4 {
-                    self.block::<S, 4>(panel, first, words, &rows)
-                } else if left >= 2 {
-                    self.block::<S, 2>(panel, first, words, &rows)
-                } else {
-                    self.block::<S, 1>(panel, first, words, &rows)
-                };
-            }
+        for panel in panel..panels.end {
+            self.groups::<S, 1>(panel, count, words, &rows);
+        }
+    }
+
+    /// `N` panels against all rows, as many at a time as registers hold.
+    #[inline(always)]
+    fn groups<S: Simd, const N: usize>(
+        &self,
+        panel: usize,
+        count: usize,
+        words: &[i32],
+        rows: &impl Fn(usize) -> (usize, usize),
+    ) {
+        let mut first = 0;
+        while first < count {
+            let left = count - first;
+            first += if N == 1 && S::ROWS >= 8 && left >= 8 {
+                self.group::<S, 8, 1>(panel, first, words, rows)
+            } else if left >= 4 && S::ROWS >= N {
+                self.group::<S, 4, N>(panel, first, words, rows)
+            } else if left >= 2 {
+                self.group::<S, 2, N>(panel, first, words, rows)
+            } else {
+                self.group::<S, 1, N>(panel, first, words, rows)
+            };
         }
     }
 
     #[inline(always)]
-    fn block<S: Simd, const R: usize>(
+    fn group<S: Simd, const R: usize, const N: usize>(
         &self,
         panel: usize,
         first: usize,
@@ -220,31 +237,14 @@ impl<F: Format> Product<'_, F> {
         let x: [F::Row<'_>; R] = std::array::from_fn(|r| {
             F::row(&self.x, rows(first + r).0, &words[(first + r) * stride..(first + r + 1) * stride])
         });
-        let y = F::rows::<S, R>(self.weight.panel(self.expert, panel), cols, &x);
-        for r in 0..R {
-            self.store::<S>(panel, rows(first + r).1, y[r]);
+        let panels = std::array::from_fn(|n| self.weight.panel(self.expert, panel + n));
+        let y = F::product::<S, R, N>(panels, cols, &x);
+        for n in 0..N {
+            for r in 0..R {
+                self.store::<S>(panel + n, rows(first + r).1, y[n][r]);
+            }
         }
         R
-    }
-
-    /// One row: panels pass four at a time.
-    #[inline(always)]
-    fn stream<S: Simd>(&self, panels: Range<usize>, words: &[i32], (from, to): (usize, usize)) {
-        let cols = self.weight.cols();
-        let x = F::row(&self.x, from, words);
-        let mut panel = panels.start;
-        while panel + 4 <= panels.end {
-            let four = std::array::from_fn(|i| self.weight.panel(self.expert, panel + i));
-            let y = F::four::<S>(four, cols, x);
-            for (i, y) in y.into_iter().enumerate() {
-                self.store::<S>(panel + i, to, y);
-            }
-            panel += 4;
-        }
-        for panel in panel..panels.end {
-            let [y] = F::rows::<S, 1>(self.weight.panel(self.expert, panel), cols, &[x]);
-            self.store::<S>(panel, to, y);
-        }
     }
 
     #[inline(always)]

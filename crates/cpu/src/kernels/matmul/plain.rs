@@ -84,29 +84,25 @@ impl<T: Stored> Format for PlainFormat<T> {
     }
 
     #[inline(always)]
-    fn rows<S: Simd, const R: usize>(panel: &[u8], cols: usize, x: &[&[f32]; R]) -> [S::F; R] {
-        let x = x.map(|x| &x[..cols]);
-        let mut acc = [S::zero(); R];
-        for (k, w) in panel.chunks_exact(PANEL_ROWS * T::BYTES).take(cols).enumerate() {
-            let w = T::load::<S>(w);
-            each_row!(R, r, {
-                // SAFETY: every row was cut to `cols`, of which there are no more panel columns.
-                acc[r] = S::fma(w, S::splat(unsafe { *x[r].get_unchecked(k) }), acc[r]);
-            });
-        }
-        acc
-    }
-
-    #[inline(always)]
-    fn four<S: Simd>(panels: [&[u8]; 4], cols: usize, x: &[f32]) -> [S::F; 4] {
+    fn product<S: Simd, const R: usize, const N: usize>(
+        panels: [&[u8]; N],
+        cols: usize,
+        x: &[&[f32]; R],
+    ) -> [[S::F; R]; N] {
         let width = PANEL_ROWS * T::BYTES;
+        let x = x.map(|x| &x[..cols]);
         let panels = panels.map(|p| &p[..cols * width]);
-        let mut acc = [S::zero(); 4];
-        for (k, &x) in x[..cols].iter().enumerate() {
-            let x = S::splat(x);
-            for (acc, panel) in acc.iter_mut().zip(panels) {
-                *acc = S::fma(T::load::<S>(&panel[k * width..][..width]), x, *acc);
-            }
+        let mut acc = [[S::zero(); R]; N];
+        for k in 0..cols {
+            each_row!(N, p, {
+                // SAFETY: every panel was cut to `cols` columns of this width.
+                let w = T::load::<S>(unsafe { panels[p].get_unchecked(k * width..(k + 1) * width) });
+                each_row!(R, r, {
+                    // SAFETY: every row was cut to `cols`.
+                    let x = S::splat(unsafe { *x[r].get_unchecked(k) });
+                    acc[p][r] = S::fma(w, x, acc[p][r]);
+                });
+            });
         }
         acc
     }

@@ -26,6 +26,22 @@ fn scale_and_min(packed: &[u8], j: usize) -> (u8, u8) {
     (scale, min)
 }
 
+/// The planes of a panel.
+struct Panel<'a> {
+    codes: &'a [[u8; 256]],
+    subs: &'a [[u8; 16]],
+    supers: &'a [[u8; 32]],
+}
+
+impl<'a> Panel<'a> {
+    #[inline(always)]
+    fn new(panel: &'a [u8], tiles: usize) -> Self {
+        let (codes, rest) = panel.split_at(tiles * 256);
+        let (subs, supers) = rest.split_at(tiles * 32);
+        Panel { codes: codes.as_chunks().0, subs: subs.as_chunks().0, supers: supers.as_chunks().0 }
+    }
+}
+
 impl Format for Q4K {
     type Row<'a> = Q8Row<'a>;
 
@@ -67,26 +83,34 @@ impl Format for Q4K {
     }
 
     #[inline(always)]
-    fn rows<S: Simd, const R: usize>(panel: &[u8], cols: usize, x: &[Q8Row; R]) -> [S::F; R] {
+    fn product<S: Simd, const R: usize, const N: usize>(
+        panels: [&[u8]; N],
+        cols: usize,
+        x: &[Q8Row; R],
+    ) -> [[S::F; R]; N] {
         let tiles = cols / TILE;
-        let (codes, rest) = panel.split_at(tiles * 256);
-        let (subs, supers) = rest.split_at(tiles * 32);
-        let (codes, subs) = (codes.as_chunks::<256>().0, subs.as_chunks::<16>().0);
-        let supers = supers.as_chunks::<32>().0;
         assert!(x.iter().all(|x| x.tiles() == tiles));
-        let mut acc = [S::zero(); R];
+        let panels = panels.map(|panel| Panel::new(panel, tiles));
+        let mut acc = [[S::zero(); R]; N];
         for t in 0..tiles {
-            fetch_ahead::<S, R>(&codes[t]);
-            let codes = nibbles::<S>(&codes[t]);
-            let scale = S::mul(S::load_f16(&supers[t / TILES * 2]), S::load_u8(&subs[2 * t]));
-            let min = S::mul(S::load_f16(&supers[t / TILES * 2 + 1]), S::load_u8(&subs[2 * t + 1]));
-            let min = S::sub(S::zero(), min);
-            each_row!(R, r, {
-                // SAFETY: every row has `tiles` tiles.
-                let (sum_x, x_codes, scale_x) = unsafe { (x[r].prepared(t), x[r].codes(t), x[r].scale(t)) };
-                let sum = dot::<S, 0, 8>(S::isplat(0), &codes, x_codes);
-                acc[r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[r]);
-                acc[r] = S::fma(min, S::splat(f32::from_bits(sum_x as u32)), acc[r]);
+            each_row!(N, p, {
+                fetch_ahead::<S, R>(&panels[p].codes[t]);
+                let codes = nibbles::<S>(&panels[p].codes[t]);
+                let scale =
+                    S::mul(S::load_f16(&panels[p].supers[t / TILES * 2]), S::load_u8(&panels[p].subs[2 * t]));
+                let min = S::mul(
+                    S::load_f16(&panels[p].supers[t / TILES * 2 + 1]),
+                    S::load_u8(&panels[p].subs[2 * t + 1]),
+                );
+                let min = S::sub(S::zero(), min);
+                each_row!(R, r, {
+                    // SAFETY: every row has `tiles` tiles.
+                    let (sum_x, x_codes, scale_x) =
+                        unsafe { (x[r].prepared(t), x[r].codes(t), x[r].scale(t)) };
+                    let sum = dot::<S, 0, 8>(S::isplat(0), &codes, x_codes);
+                    acc[p][r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[p][r]);
+                    acc[p][r] = S::fma(min, S::splat(f32::from_bits(sum_x as u32)), acc[p][r]);
+                });
             });
         }
         acc

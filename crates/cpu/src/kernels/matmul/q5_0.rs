@@ -38,6 +38,22 @@ fn widen<S: Simd>(c: [S::B; 8], bits: S::B) -> [S::B; 8] {
     ]
 }
 
+/// The planes of a panel.
+struct Panel<'a> {
+    codes: &'a [[u8; 256]],
+    bits: &'a [u8],
+    scales: &'a [[u8; 32]],
+}
+
+impl<'a> Panel<'a> {
+    #[inline(always)]
+    fn new(panel: &'a [u8], tiles: usize) -> Self {
+        let (codes, rest) = panel.split_at(tiles * 256);
+        let (bits, scales) = rest.split_at(tiles * 64);
+        Panel { codes: codes.as_chunks().0, bits, scales: scales.as_chunks().0 }
+    }
+}
+
 impl Format for Q5_0 {
     type Row<'a> = Q8Row<'a>;
 
@@ -71,22 +87,27 @@ impl Format for Q5_0 {
     }
 
     #[inline(always)]
-    fn rows<S: Simd, const R: usize>(panel: &[u8], cols: usize, x: &[Q8Row; R]) -> [S::F; R] {
+    fn product<S: Simd, const R: usize, const N: usize>(
+        panels: [&[u8]; N],
+        cols: usize,
+        x: &[Q8Row; R],
+    ) -> [[S::F; R]; N] {
         let tiles = cols / TILE;
-        let (codes, rest) = panel.split_at(tiles * 256);
-        let (bits, scales) = rest.split_at(tiles * 64);
-        let (codes, scales) = (codes.as_chunks::<256>().0, scales.as_chunks::<32>().0);
         assert!(x.iter().all(|x| x.tiles() == tiles));
-        let mut acc = [S::zero(); R];
+        let panels = panels.map(|panel| Panel::new(panel, tiles));
+        let mut acc = [[S::zero(); R]; N];
         for t in 0..tiles {
-            fetch_ahead::<S, R>(&codes[t]);
-            let codes = widen::<S>(nibbles::<S>(&codes[t]), load::<S>(bits, t));
-            let scale = S::load_f16(&scales[t]);
-            each_row!(R, r, {
-                // SAFETY: every row has `tiles` tiles.
-                let (start, x_codes, scale_x) = unsafe { (x[r].prepared(t), x[r].codes(t), x[r].scale(t)) };
-                let sum = dot::<S, 0, 8>(S::isplat(start), &codes, x_codes);
-                acc[r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[r]);
+            each_row!(N, p, {
+                fetch_ahead::<S, R>(&panels[p].codes[t]);
+                let codes = widen::<S>(nibbles::<S>(&panels[p].codes[t]), load::<S>(panels[p].bits, t));
+                let scale = S::load_f16(&panels[p].scales[t]);
+                each_row!(R, r, {
+                    // SAFETY: every row has `tiles` tiles.
+                    let (start, x_codes, scale_x) =
+                        unsafe { (x[r].prepared(t), x[r].codes(t), x[r].scale(t)) };
+                    let sum = dot::<S, 0, 8>(S::isplat(start), &codes, x_codes);
+                    acc[p][r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[p][r]);
+                });
             });
         }
         acc

@@ -42,6 +42,24 @@ fn widen<S: Simd>(c: [S::B; 8], low: S::B, high: S::B) -> [S::B; 8] {
     ]
 }
 
+/// The planes of a panel.
+struct Panel<'a> {
+    codes: &'a [[u8; 256]],
+    bits: &'a [u8],
+    subs: &'a [[u8; 16]],
+    supers: &'a [[u8; 32]],
+}
+
+impl<'a> Panel<'a> {
+    #[inline(always)]
+    fn new(panel: &'a [u8], tiles: usize) -> Self {
+        let (codes, rest) = panel.split_at(tiles * 256);
+        let (bits, rest) = rest.split_at(tiles * 128);
+        let (subs, supers) = rest.split_at(tiles * 32);
+        Panel { codes: codes.as_chunks().0, bits, subs: subs.as_chunks().0, supers: supers.as_chunks().0 }
+    }
+}
+
 impl Format for Q6K {
     type Row<'a> = Q8Row<'a>;
 
@@ -90,30 +108,38 @@ impl Format for Q6K {
     }
 
     #[inline(always)]
-    fn rows<S: Simd, const R: usize>(panel: &[u8], cols: usize, x: &[Q8Row; R]) -> [S::F; R] {
+    fn product<S: Simd, const R: usize, const N: usize>(
+        panels: [&[u8]; N],
+        cols: usize,
+        x: &[Q8Row; R],
+    ) -> [[S::F; R]; N] {
         let tiles = cols / TILE;
-        let (codes, rest) = panel.split_at(tiles * 256);
-        let (bits, rest) = rest.split_at(tiles * 128);
-        let (subs, supers) = rest.split_at(tiles * 32);
-        let (codes, subs) = (codes.as_chunks::<256>().0, subs.as_chunks::<16>().0);
-        let supers = supers.as_chunks::<32>().0;
         assert!(x.iter().all(|x| x.tiles() == tiles));
-        let mut acc = [S::zero(); R];
+        let panels = panels.map(|panel| Panel::new(panel, tiles));
+        let mut acc = [[S::zero(); R]; N];
         for t in 0..tiles {
-            fetch_ahead::<S, R>(&codes[t]);
-            let codes =
-                widen::<S>(nibbles::<S>(&codes[t]), load::<S>(bits, 2 * t), load::<S>(bits, 2 * t + 1));
-            let d = S::load_f16(&supers[t / TILES]);
-            let scales = [S::mul(d, S::load_i8(&subs[2 * t])), S::mul(d, S::load_i8(&subs[2 * t + 1]))];
-            each_row!(R, r, {
-                // SAFETY: every row has `tiles` tiles, with two prepared words each.
-                let (x_codes, scale_x) = unsafe { (x[r].codes(t), S::splat(x[r].scale(t))) };
-                // SAFETY: as above.
-                let start = unsafe { [x[r].prepared(2 * t), x[r].prepared(2 * t + 1)] };
-                let low = dot::<S, 0, 4>(S::isplat(start[0]), &codes, x_codes);
-                let high = dot::<S, 4, 8>(S::isplat(start[1]), &codes, x_codes);
-                acc[r] = S::fma(S::mul(scales[0], scale_x), S::to_float(low), acc[r]);
-                acc[r] = S::fma(S::mul(scales[1], scale_x), S::to_float(high), acc[r]);
+            each_row!(N, p, {
+                fetch_ahead::<S, R>(&panels[p].codes[t]);
+                let codes = widen::<S>(
+                    nibbles::<S>(&panels[p].codes[t]),
+                    load::<S>(panels[p].bits, 2 * t),
+                    load::<S>(panels[p].bits, 2 * t + 1),
+                );
+                let d = S::load_f16(&panels[p].supers[t / TILES]);
+                let scales = [
+                    S::mul(d, S::load_i8(&panels[p].subs[2 * t])),
+                    S::mul(d, S::load_i8(&panels[p].subs[2 * t + 1])),
+                ];
+                each_row!(R, r, {
+                    // SAFETY: every row has `tiles` tiles, with two prepared words each.
+                    let (x_codes, scale_x) = unsafe { (x[r].codes(t), S::splat(x[r].scale(t))) };
+                    // SAFETY: as above.
+                    let start = unsafe { [x[r].prepared(2 * t), x[r].prepared(2 * t + 1)] };
+                    let low = dot::<S, 0, 4>(S::isplat(start[0]), &codes, x_codes);
+                    let high = dot::<S, 4, 8>(S::isplat(start[1]), &codes, x_codes);
+                    acc[p][r] = S::fma(S::mul(scales[0], scale_x), S::to_float(low), acc[p][r]);
+                    acc[p][r] = S::fma(S::mul(scales[1], scale_x), S::to_float(high), acc[p][r]);
+                });
             });
         }
         acc

@@ -13,6 +13,20 @@ pub(crate) struct Q8_0;
 
 const BLOCK_BYTES: usize = 34;
 
+/// The planes of a panel.
+struct Panel<'a> {
+    codes: &'a [[u8; 512]],
+    scales: &'a [[u8; 32]],
+}
+
+impl<'a> Panel<'a> {
+    #[inline(always)]
+    fn new(panel: &'a [u8], tiles: usize) -> Self {
+        let (codes, scales) = panel.split_at(tiles * 512);
+        Panel { codes: codes.as_chunks().0, scales: scales.as_chunks().0 }
+    }
+}
+
 impl Format for Q8_0 {
     type Row<'a> = Q8Row<'a>;
 
@@ -44,31 +58,36 @@ impl Format for Q8_0 {
     }
 
     #[inline(always)]
-    fn rows<S: Simd, const R: usize>(panel: &[u8], cols: usize, x: &[Q8Row; R]) -> [S::F; R] {
+    fn product<S: Simd, const R: usize, const N: usize>(
+        panels: [&[u8]; N],
+        cols: usize,
+        x: &[Q8Row; R],
+    ) -> [[S::F; R]; N] {
         let tiles = cols / TILE;
-        let (codes, scales) = panel.split_at(tiles * 512);
-        let (codes, scales) = (codes.as_chunks::<512>().0, scales.as_chunks::<32>().0);
         assert!(x.iter().all(|x| x.tiles() == tiles));
-        let mut acc = [S::zero(); R];
+        let panels = panels.map(|panel| Panel::new(panel, tiles));
+        let mut acc = [[S::zero(); R]; N];
         for t in 0..tiles {
-            fetch_ahead::<S, R>(&codes[t]);
-            let scale = S::load_f16(&scales[t]);
-            let mut sums = [S::isplat(0); R];
-            each_row!(R, r, {
-                // SAFETY: every row has `tiles` tiles.
-                sums[r] = S::isplat(unsafe { x[r].prepared(t) });
-            });
-            for j in 0..8 {
-                let codes = load::<S>(&codes[t], j);
+            each_row!(N, p, {
+                fetch_ahead::<S, R>(&panels[p].codes[t]);
+                let scale = S::load_f16(&panels[p].scales[t]);
+                let mut sums = [S::isplat(0); R];
+                each_row!(R, r, {
+                    // SAFETY: every row has `tiles` tiles.
+                    sums[r] = S::isplat(unsafe { x[r].prepared(t) });
+                });
+                for j in 0..8 {
+                    let codes = load::<S>(&panels[p].codes[t], j);
+                    each_row!(R, r, {
+                        // SAFETY: as above.
+                        sums[r] = S::dot_wide(sums[r], codes, unsafe { x[r].codes(t) }[j]);
+                    });
+                }
                 each_row!(R, r, {
                     // SAFETY: as above.
-                    sums[r] = S::dot_wide(sums[r], codes, unsafe { x[r].codes(t) }[j]);
+                    let scale_x = S::splat(unsafe { x[r].scale(t) });
+                    acc[p][r] = S::fma(S::mul(scale, scale_x), S::to_float(sums[r]), acc[p][r]);
                 });
-            }
-            each_row!(R, r, {
-                // SAFETY: as above.
-                let scale_x = S::splat(unsafe { x[r].scale(t) });
-                acc[r] = S::fma(S::mul(scale, scale_x), S::to_float(sums[r]), acc[r]);
             });
         }
         acc

@@ -159,12 +159,12 @@ pub(crate) fn each_block<const BYTES: usize>(
 
 /// How far ahead of the products weights are fetched when few rows meet them: what a core reads in the
 /// time memory takes to answer.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 4096;
 
 /// Fetches ahead of a tile's plane. With many rows the panel is in cache already.
 #[inline(always)]
 pub(crate) fn fetch_ahead<S: Simd, const R: usize>(plane: &[u8]) {
-    if R <= 2 {
+    if R <= 4 {
         for line in (0..plane.len()).step_by(64) {
             S::prefetch(plane, AHEAD + line);
         }
