@@ -9,6 +9,7 @@ use mambo_kernel::KvElem;
 use crate::commands::bench::BenchArgs;
 use crate::commands::chat::ChatArgs;
 use crate::commands::doctor::DoctorArgs;
+use crate::commands::eval::EvalArgs;
 use crate::commands::explain::ExplainArgs;
 use crate::commands::fit::FitArgs;
 use crate::commands::inspect::InspectArgs;
@@ -58,6 +59,8 @@ pub enum Command {
     Synth(SynthArgs),
     /// Convert a model to a GGUF file, quantised or not
     Quantize(QuantizeArgs),
+    /// Measure quality: perplexity of a text, divergence from a base model
+    Eval(EvalArgs),
 }
 
 /// Most prompt tokens of one step, unless a flag says otherwise.

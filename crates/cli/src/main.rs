@@ -15,6 +15,7 @@ mod lines;
 mod machine;
 mod model;
 mod progress;
+mod quality;
 mod reply;
 mod synth;
 mod terminal;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Logits(args) => commands::logits::run(&args),
         Command::Synth(args) => commands::synth::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
+        Command::Eval(args) => commands::eval::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,12 +10,7 @@ pub struct ByteBar(ProgressBar);
 impl ByteBar {
     /// A bar for something that takes `total` bytes.
     pub fn new(what: &str, total: u64) -> Self {
-        let target = if std::io::stderr().is_terminal() {
-            ProgressDrawTarget::stderr()
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bar = ProgressBar::with_draw_target(Some(total), target);
+        let bar = ProgressBar::with_draw_target(Some(total), target());
         let template = "{msg} {bar:32} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}";
         bar.set_style(ProgressStyle::with_template(template).expect("the template is valid"));
         bar.set_message(what.to_owned());
@@ -32,4 +27,33 @@ impl ByteBar {
     pub fn done(self) {
         self.0.finish_and_clear();
     }
+}
+
+/// A bar that counts things.
+pub struct CountBar(ProgressBar);
+
+impl CountBar {
+    /// A bar for `total` things.
+    pub fn new(what: &str, total: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total), target());
+        let template = "{msg} {bar:32} {pos}/{len} {eta}";
+        bar.set_style(ProgressStyle::with_template(template).expect("the template is valid"));
+        bar.set_message(what.to_owned());
+        CountBar(bar)
+    }
+
+    /// One more is done.
+    pub fn step(&self) {
+        self.0.inc(1);
+    }
+
+    /// Takes the bar away.
+    pub fn done(self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Where bars are drawn: on standard error if a person watches it.
+fn target() -> ProgressDrawTarget {
+    if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod chat;
 pub mod doctor;
+pub mod eval;
 pub mod explain;
 pub mod fit;
 pub mod inspect;

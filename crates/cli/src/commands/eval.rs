@@ -1,0 +1,196 @@
+//! `mambo eval`: perplexity of a text, and divergence from a base model or from other settings.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use crate::args::{KvType, ModelArgs};
+use crate::model::{EngineUse, Model};
+use crate::progress::CountBar;
+use crate::quality::{Divergence, Likelihood, Windows, log_softmax, score_window, svg_curve};
+
+/// `mambo eval`
+#[derive(Args)]
+pub struct EvalArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub measure: Measure,
+}
+
+/// What can be measured.
+#[derive(Subcommand)]
+pub enum Measure {
+    /// Perplexity of a text
+    Ppl(PplArgs),
+    /// KL divergence from a base model, or from the same model with its caches in f32
+    Kld(KldArgs),
+}
+
+/// What is measured on.
+#[derive(Args)]
+pub struct TextArgs {
+    /// A text file
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Tokens of a window; each is scored from an empty memory
+    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    pub window: usize,
+    /// Most windows to score; all if left out
+    #[arg(long, value_name = "N")]
+    pub windows: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `mambo eval ppl`
+#[derive(Args)]
+pub struct PplArgs {
+    /// The text.
+    #[command(flatten)]
+    pub text: TextArgs,
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// `mambo eval kld`
+#[derive(Args)]
+pub struct KldArgs {
+    /// The text.
+    #[command(flatten)]
+    pub text: TextArgs,
+    /// The model to compare with; the same model with f32 caches if left out
+    #[arg(long, value_name = "MODEL")]
+    pub base: Option<String>,
+    /// Write a picture of the divergence
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &EvalArgs) -> Result<()> {
+    match &args.measure {
+        Measure::Ppl(args) => perplexity(args),
+        Measure::Kld(args) => divergence(args),
+    }
+}
+
+fn read_windows(args: &TextArgs, model: &Model) -> Result<Windows> {
+    let text = std::fs::read_to_string(&args.text)
+        .with_context(|| format!("cannot read the text in {}", args.text.display()))?;
+    Windows::new(model.tokenizer()?.encode(&text, true), args.window, args.windows)
+}
+
+fn perplexity(args: &PplArgs) -> Result<()> {
+    let model = Model::open(&args.model)?;
+    let windows = read_windows(&args.text, &model)?;
+    let usage = EngineUse { at_least_tokens: windows.length(), ..Default::default() };
+    let mut engine = model.engine(&args.model, usage)?;
+    let vocab = model.spec.vocab;
+    let mut likelihood = Likelihood::default();
+    let bar = CountBar::new("windows", windows.count() as u64);
+    for window in windows.iter() {
+        let logits = score_window(&mut engine, window, vocab)?;
+        for (row, &next) in logits.chunks_exact(vocab).zip(&window[1..]) {
+            likelihood.add(log_softmax(row)[next as usize]);
+        }
+        bar.step();
+    }
+    bar.done();
+    if args.text.json {
+        let mut report = likelihood.to_json();
+        report["model"] = json!(model.name());
+        println!("{report}");
+    } else {
+        let (value, error) = likelihood.perplexity();
+        println!(
+            "perplexity {value:.4} ± {error:.4}   {:.4} nats per token over {} tokens",
+            likelihood.mean(),
+            windows.predicted()
+        );
+    }
+    Ok(())
+}
+
+fn divergence(args: &KldArgs) -> Result<()> {
+    let model = Model::open(&args.model)?;
+    let mut base_args = ModelArgs { model: args.base.clone(), ..args.model.clone() };
+    if args.base.is_none() {
+        base_args.model = args.model.model.clone();
+        base_args.kv_type = KvType::F32;
+    }
+    let base = Model::open(&base_args)?;
+    let windows = read_windows(&args.text, &model)?;
+    check_same_tokens(&model, &base, &args.text)?;
+    let usage = EngineUse { at_least_tokens: windows.length(), ..Default::default() };
+    let (mut base_engine, mut engine) = (base.engine(&base_args, usage)?, model.engine(&args.model, usage)?);
+    let vocab = model.spec.vocab;
+    let mut divergence = Divergence::default();
+    let (mut likelihood, mut base_likelihood) = (Likelihood::default(), Likelihood::default());
+    let bar = CountBar::new("windows", windows.count() as u64);
+    for window in windows.iter() {
+        let want = score_window(&mut base_engine, window, vocab)?;
+        let got = score_window(&mut engine, window, vocab)?;
+        let rows = want.chunks_exact(vocab).zip(got.chunks_exact(vocab));
+        for ((want, got), &next) in rows.zip(&window[1..]) {
+            divergence.add(want, got);
+            base_likelihood.add(log_softmax(want)[next as usize]);
+            likelihood.add(log_softmax(got)[next as usize]);
+        }
+        bar.step();
+    }
+    bar.done();
+    if let Some(path) = &args.svg {
+        let title = format!("{} against {}", model.name(), base.name());
+        std::fs::write(path, svg_curve(&title, &divergence.sorted(), divergence.mean()))
+            .with_context(|| format!("cannot write the picture to {}", path.display()))?;
+    }
+    if args.text.json {
+        let mut report = divergence.to_json();
+        report["model"] = json!(model.name());
+        report["base"] = json!(base.name());
+        report["perplexity"] = likelihood.to_json();
+        report["base_perplexity"] = base_likelihood.to_json();
+        println!("{report}");
+        return Ok(());
+    }
+    println!("KL divergence of {} from {}, over {} tokens", model.name(), base.name(), windows.predicted());
+    for (name, value) in divergence.summary() {
+        println!("  {name:8} {value:.6} nats");
+    }
+    println!("  same most likely token {:.2}%", divergence.agreement() * 100.0);
+    println!(
+        "  perplexity {:.4}, of the base {:.4}",
+        likelihood.perplexity().0,
+        base_likelihood.perplexity().0
+    );
+    Ok(())
+}
+
+/// Distributions can only be compared over one vocabulary, and only where both read the same tokens.
+fn check_same_tokens(model: &Model, base: &Model, args: &TextArgs) -> Result<()> {
+    if model.spec.vocab != base.spec.vocab {
+        bail!(
+            "{} has {} tokens and {} has {}; compare models with one tokenizer",
+            model.name(),
+            model.spec.vocab,
+            base.name(),
+            base.spec.vocab
+        );
+    }
+    let (ours, theirs) = (read_windows(args, model)?, read_windows(args, base)?);
+    if !ours.iter().eq(theirs.iter()) {
+        bail!(
+            "{} and {} cut the text into different tokens; compare models with one tokenizer",
+            model.name(),
+            base.name()
+        );
+    }
+    Ok(())
+}
