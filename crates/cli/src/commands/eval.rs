@@ -162,7 +162,7 @@ fn divergence(args: &KldArgs) -> Result<()> {
     }
     println!("KL divergence of {} from {}, over {} tokens", model.name(), base.name(), windows.predicted());
     for (name, value) in divergence.summary() {
-        println!("  {name:8} {value:.6} nats");
+        println!("  {name:8} {:>10} nats", nats(value));
     }
     println!("  same most likely token {:.2}%", divergence.agreement() * 100.0);
     println!(
@@ -171,6 +171,11 @@ fn divergence(args: &KldArgs) -> Result<()> {
         base_likelihood.perplexity().0
     );
     Ok(())
+}
+
+/// A divergence for people: plain where that shows something, else with its power of ten.
+fn nats(value: f64) -> String {
+    if value >= 1e-4 { format!("{value:.6}") } else { format!("{value:.2e}") }
 }
 
 /// Distributions can only be compared over one vocabulary, and only where both read the same tokens.
