@@ -4,21 +4,25 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::ops::Range;
+use std::sync::OnceLock;
 
 use mambo_checkpoint::{Checkpoint, Format, TensorInfo};
 use mambo_kernel::{WeightSource, WeightUse};
 use mambo_tensor::{DType, decode_row};
 
 use crate::error::ModelError;
+use crate::kv_scale::{self, KvScale};
 use crate::names::{Part, Transform};
+use crate::quantization::MlxSettings;
 use crate::spec::ModelSpec;
+use crate::storage::{self, Dims, Files, Form, Span, StoredPart};
 use crate::weights::Weight;
 
 /// Every weight of a model with its tensors, by canonical name.
 pub struct WeightTable<'c> {
     weights: Vec<BoundWeight<'c>>,
     by_name: HashMap<String, usize>,
+    kv_scales: Vec<KvScale>,
 }
 
 /// One weight: the stored parts that stack along its outermost dimension.
@@ -27,19 +31,21 @@ pub struct BoundWeight<'c> {
     dtype: DType,
     transform: Transform,
     checkpoint: &'c Checkpoint,
-    parts: Vec<(&'c TensorInfo, Range<usize>)>,
+    parts: Vec<StoredPart<'c>>,
+    /// Tensors that hold nothing but factors.
+    factor_tensors: Vec<&'c TensorInfo>,
+    /// The first scale that turned out to be none when its part was read: tensor and position.
+    bad_scale: OnceLock<(&'c TensorInfo, usize)>,
 }
 
 /// Finds every weight of `spec` in `checkpoint`.
 pub fn bind<'c>(checkpoint: &'c Checkpoint, spec: &ModelSpec) -> Result<WeightTable<'c>, ModelError> {
     let depth = spec.layers.len();
-    let weights: Vec<BoundWeight> = spec
-        .weights()
-        .into_iter()
-        .map(|weight| bind_one(checkpoint, weight, depth))
-        .collect::<Result<_, _>>()?;
+    let files = Files { checkpoint, mlx: MlxSettings::of_checkpoint(checkpoint) };
+    let weights: Vec<BoundWeight> =
+        spec.weights().into_iter().map(|weight| bind_one(&files, weight, depth)).collect::<Result<_, _>>()?;
     let by_name = weights.iter().enumerate().map(|(i, w)| (w.name().to_owned(), i)).collect();
-    Ok(WeightTable { weights, by_name })
+    Ok(WeightTable { weights, by_name, kv_scales: kv_scale::read(&files, spec)? })
 }
 
 impl<'c> WeightTable<'c> {
@@ -56,6 +62,17 @@ impl<'c> WeightTable<'c> {
     /// Bytes of all weights in the files.
     pub fn stored_bytes(&self) -> u64 {
         self.weights.iter().map(BoundWeight::stored_bytes).sum()
+    }
+
+    /// What a KV cache of 8-bit floats divides by, for each attention layer in layer order; the MTP head's
+    /// comes last. A cache of f16 or f32 needs none of them.
+    pub fn kv_scales(&self) -> &[KvScale] {
+        &self.kv_scales
+    }
+
+    /// Fails if a part that was read so far had a scale that is none: a source of bytes cannot fail itself.
+    pub fn check_read_parts(&self) -> Result<(), ModelError> {
+        self.weights.iter().try_for_each(BoundWeight::check_read_parts)
     }
 }
 
@@ -82,17 +99,20 @@ impl BoundWeight<'_> {
 
     /// Names of the tensors it is made of, each once.
     pub fn tensor_names(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.parts.iter().map(|(tensor, _)| tensor.name.as_str()).collect();
+        let mut names: Vec<&str> = self.spans().map(|span| span.tensor.name.as_str()).collect();
+        names.extend(self.factor_tensors.iter().map(|tensor| tensor.name.as_str()));
+        names.sort_unstable();
         names.dedup();
         names
     }
 
-    /// Bytes it takes in the files.
+    /// Bytes it takes in the files, scales included.
     pub fn stored_bytes(&self) -> u64 {
-        self.parts.iter().map(|(_, range)| range.len() as u64).sum()
+        let factors: usize = self.factor_tensors.iter().map(|tensor| tensor.byte_len()).sum();
+        factors as u64 + self.spans().map(|span| span.range.len() as u64).sum::<u64>()
     }
 
-    /// All parts, decoded to f32.
+    /// All parts, decoded to f32 and with their factors.
     pub fn to_f32(&self) -> Result<Vec<f32>, ModelError> {
         let mut values = Vec::new();
         for index in 0..self.part_count() {
@@ -101,8 +121,33 @@ impl BoundWeight<'_> {
             values.resize(start + self.elems() / self.part_count(), 0.0);
             decode_row(self.dtype, &bytes, &mut values[start..])
                 .map_err(|e| self.unreadable(e.to_string()))?;
+            let factor = self.part_scale(index);
+            if factor != 1.0 {
+                values[start..].iter_mut().for_each(|value| *value *= factor);
+            }
         }
+        self.check_read_parts()?;
         Ok(values)
+    }
+
+    /// Fails if a part that was read so far had a scale that is none.
+    pub fn check_read_parts(&self) -> Result<(), ModelError> {
+        match self.bad_scale.get() {
+            None => Ok(()),
+            Some((tensor, index)) => Err(ModelError::BadScale {
+                file: self.checkpoint.source().to_owned(),
+                tensor: tensor.name.clone(),
+                problem: format!("holds NaN or a negative scale at position {index}"),
+            }),
+        }
+    }
+
+    fn spans(&self) -> impl Iterator<Item = &Span<'_>> {
+        self.parts.iter().flat_map(|part| std::iter::once(&part.codes).chain(&part.beside))
+    }
+
+    fn bytes(&self, span: &Span) -> &[u8] {
+        &self.checkpoint.bytes(span.tensor)[span.range.clone()]
     }
 
     fn elems(&self) -> usize {
@@ -112,7 +157,7 @@ impl BoundWeight<'_> {
     fn unreadable(&self, problem: String) -> ModelError {
         ModelError::UnsupportedTensor {
             file: self.checkpoint.source().to_owned(),
-            tensor: self.parts[0].0.name.clone(),
+            tensor: self.parts[0].codes.tensor.name.clone(),
             problem: format!("cannot be decoded: {problem}"),
         }
     }
@@ -132,67 +177,74 @@ impl WeightSource for BoundWeight<'_> {
     }
 
     fn part(&self, index: usize) -> Cow<'_, [u8]> {
-        let (tensor, range) = &self.parts[index];
-        let bytes = &self.checkpoint.bytes(tensor)[range.clone()];
-        match self.transform {
-            Transform::None => Cow::Borrowed(bytes),
-            Transform::NegExp => Cow::Owned(neg_exp(tensor.dtype, bytes, self.elems() / self.parts.len())),
+        let part = &self.parts[index];
+        let beside: Vec<&[u8]> = part.beside.iter().map(|span| self.bytes(span)).collect();
+        let cols = self.weight.shape.last().copied().unwrap_or(1);
+        let rewritten = part.form.apply(part.codes.tensor.dtype, self.bytes(&part.codes), &beside, cols);
+        if let Some(at) = rewritten.bad_scale {
+            let span = &part.beside[0];
+            // Only the first one is kept; a scale is a byte in every form that looks for it.
+            self.bad_scale.get_or_init(|| (span.tensor, span.range.start + at));
         }
+        rewritten.bytes
+    }
+
+    fn part_scale(&self, index: usize) -> f32 {
+        // Blocks cannot hold every scale that is none, so the factor is: nobody computes with them unnoticed.
+        if self.bad_scale.get().is_some() { f32::NAN } else { self.parts[index].factor }
     }
 
     fn release(&self, index: usize) {
-        let (tensor, range) = &self.parts[index];
-        self.checkpoint.release(tensor, range.clone());
-    }
-}
-
-/// `-exp(x)` of every stored value, as f32 bytes.
-fn neg_exp(dtype: DType, bytes: &[u8], elems: usize) -> Vec<u8> {
-    let mut values = vec![0.0; elems];
-    decode_row(dtype, bytes, &mut values).expect("the shape was checked when the weight was bound");
-    values.iter().flat_map(|x| (-x.exp()).to_le_bytes()).collect()
-}
-
-fn bind_one<'c>(
-    checkpoint: &'c Checkpoint,
-    weight: Weight,
-    depth: usize,
-) -> Result<BoundWeight<'c>, ModelError> {
-    let tensors = locate(checkpoint, &weight, depth)?;
-    let first = tensors[0];
-    for tensor in &tensors {
-        check_storage(checkpoint, tensor)?;
-        check_shape(checkpoint, &weight, tensor, tensors.len())?;
-        if tensor.dtype != first.dtype {
-            return Err(ModelError::MixedTypes {
-                file: checkpoint.source().to_owned(),
-                weight: weight.name,
-                first: first.name.clone(),
-                first_type: first.dtype,
-                other: tensor.name.clone(),
-                other_type: tensor.dtype,
-            });
+        let part = &self.parts[index];
+        for span in std::iter::once(&part.codes).chain(&part.beside) {
+            self.checkpoint.release(span.tensor, span.range.clone());
         }
     }
-    let stored_as_logarithm = weight.part == Part::A && checkpoint.format() == Format::Safetensors;
-    let (transform, dtype) = match stored_as_logarithm {
-        true => (Transform::NegExp, DType::F32),
-        false => (Transform::None, first.dtype),
-    };
-    let parts = split_parts(&weight, &tensors);
-    Ok(BoundWeight { weight, dtype, transform, checkpoint, parts })
 }
 
-/// One part per expert, also where a file stacks them: a loader then needs little memory at a time.
-fn split_parts<'c>(weight: &Weight, tensors: &[&'c TensorInfo]) -> Vec<(&'c TensorInfo, Range<usize>)> {
-    if let [tensor] = tensors
-        && weight.part.usage() == WeightUse::Experts
-    {
-        let experts = weight.shape[0];
-        let bytes = tensor.byte_len() / experts;
-        return (0..experts).map(|e| (*tensor, e * bytes..(e + 1) * bytes)).collect();
+fn bind_one<'c>(files: &Files<'c>, weight: Weight, depth: usize) -> Result<BoundWeight<'c>, ModelError> {
+    let checkpoint = files.checkpoint;
+    let tensors = locate(checkpoint, &weight, depth)?;
+    let is_logarithm = weight.part == Part::A && checkpoint.format() == Format::Safetensors;
+    let (mut parts, mut factor_tensors) = (Vec::new(), Vec::new());
+    let mut dtype = None;
+    for &tensor in &tensors {
+        let is_one_of_several = tensors.len() > 1 || is_single_expert(&weight, tensor);
+        let want = if is_one_of_several { &weight.shape[1..] } else { &weight.shape[..] };
+        let dims = Dims { weight: &weight, want };
+        let mut module = storage::read(files, tensor, dims)?;
+        if module.form == Form::AsStored {
+            check_shape(files, dims, tensor)?;
+        }
+        if is_logarithm {
+            (module.form, module.dtype) = (Form::NegExp, DType::F32);
+        }
+        if *dtype.get_or_insert(module.dtype) != module.dtype {
+            return Err(mixed_types(files, &weight, (tensors[0], dtype), (tensor, module.dtype)));
+        }
+        parts.extend(storage::split(&module, dims));
+        factor_tensors.extend(module.factor_tensors);
     }
-    tensors.iter().map(|tensor| (*tensor, 0..tensor.byte_len())).collect()
+    let transform = if is_logarithm { Transform::NegExp } else { Transform::None };
+    let dtype = dtype.expect("a weight that was located has a tensor");
+    let bad_scale = OnceLock::new();
+    Ok(BoundWeight { weight, dtype, transform, checkpoint, parts, factor_tensors, bad_scale })
+}
+
+fn mixed_types(
+    files: &Files,
+    weight: &Weight,
+    (first, first_type): (&TensorInfo, Option<DType>),
+    (other, other_type): (&TensorInfo, DType),
+) -> ModelError {
+    ModelError::MixedTypes {
+        file: files.checkpoint.source().to_owned(),
+        weight: weight.name.clone(),
+        first: first.name.clone(),
+        first_type: first_type.unwrap_or(first.dtype),
+        other: other.name.clone(),
+        other_type,
+    }
 }
 
 fn locate<'c>(
@@ -217,13 +269,13 @@ fn locate<'c>(
     for name in weight.place.hf(weight.part) {
         let first = name.replace("{e}", "0");
         usual.get_or_insert(first.clone());
-        let Some(tensor) = checkpoint.tensor(&first) else { continue };
+        let Some(tensor) = values_or_codes(checkpoint, &first) else { continue };
         if first == name {
             return Ok(vec![tensor]);
         }
         let expert = |e: usize| {
             let name = name.replace("{e}", &e.to_string());
-            checkpoint.tensor(&name).ok_or_else(|| missing(file(), name, weight))
+            values_or_codes(checkpoint, &name).ok_or_else(|| missing(file(), name, weight))
         };
         return (0..weight.shape[0]).map(expert).collect();
     }
@@ -235,36 +287,16 @@ fn missing(file: String, tensor: String, weight: &Weight) -> ModelError {
     ModelError::MissingTensor { file, tensor, weight: weight.name.clone(), remedy }
 }
 
-/// Refuses tensors whose values need more than themselves to be read.
-fn check_storage(checkpoint: &Checkpoint, tensor: &TensorInfo) -> Result<(), ModelError> {
-    const SCALES: [&str; 5] = ["weight_scale", "weight_scale_inv", "scales", "weight_global_scale", "scale"];
-    let stem = tensor.name.strip_suffix("weight");
-    let scale = stem.and_then(|stem| {
-        SCALES.iter().map(|s| format!("{stem}{s}")).find(|name| checkpoint.tensor(name).is_some())
-    });
-    let problem = match (scale, tensor.dtype) {
-        (Some(scale), _) => format!("is quantised with separate scales (`{scale}`), which is not supported"),
-        (None, DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::Bool)
-        | (None, DType::I8 | DType::I16 | DType::I32 | DType::I64) => {
-            format!("holds {} integers, which are not supported as weights", tensor.dtype)
-        }
-        _ => return Ok(()),
-    };
-    Err(ModelError::UnsupportedTensor {
-        file: checkpoint.source().to_owned(),
-        tensor: tensor.name.clone(),
-        problem,
+/// The tensor of that name, or its packed codes.
+fn values_or_codes<'c>(checkpoint: &'c Checkpoint, name: &str) -> Option<&'c TensorInfo> {
+    checkpoint.tensor(name).or_else(|| match name.ends_with(".weight") {
+        true => checkpoint.tensor(&format!("{name}_packed")),
+        false => None,
     })
 }
 
-fn check_shape(
-    checkpoint: &Checkpoint,
-    weight: &Weight,
-    tensor: &TensorInfo,
-    parts: usize,
-) -> Result<(), ModelError> {
-    let want: &[usize] =
-        if parts > 1 || is_single_expert(weight, tensor) { &weight.shape[1..] } else { &weight.shape };
+fn check_shape(files: &Files, dims: Dims, tensor: &TensorInfo) -> Result<(), ModelError> {
+    let Dims { weight, want } = dims;
     let got = tensor.shape.dims();
     let fits = match weight.part.usage() {
         // Files differ in how they fold small weights; only their order counts.
@@ -274,13 +306,7 @@ fn check_shape(
     };
     match fits {
         true => Ok(()),
-        false => Err(ModelError::WrongShape {
-            file: checkpoint.source().to_owned(),
-            tensor: tensor.name.clone(),
-            weight: weight.name.clone(),
-            want: format!("{want:?}"),
-            got: format!("{got:?}"),
-        }),
+        false => Err(files.wrong_shape(tensor, dims, format!("{want:?}"))),
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::architecture::Architecture;
 use crate::error::ModelError;
 use crate::fields::Fields;
+use crate::quantization;
 use crate::schedule::{self, Entry, Kind};
 use crate::spec::{LayerSpec, Mixer, ModelSpec, MoeSpec, MtpSpec};
 
@@ -34,6 +35,8 @@ impl ModelSpec {
         let fields = unwrapped(outer);
         let architecture = Architecture::of_config(file, &names(&[outer, fields])?)?;
         supported(&fields)?;
+        quantization::check_config(&outer)?;
+        quantization::check_config(&fields)?;
         let entries = schedule::read(&fields, &schedule::TRUNK)?.ok_or_else(|| {
             fields.missing(&[schedule::TRUNK.names[0], schedule::TRUNK.letters, schedule::TRUNK.objects])
         })?;

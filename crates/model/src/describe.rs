@@ -5,6 +5,8 @@
 use mambo_checkpoint::{Checkpoint, Metadata};
 
 use crate::error::ModelError;
+use crate::kv_scale;
+use crate::quantization;
 use crate::spec::ModelSpec;
 
 /// Describes the model in a checkpoint.
@@ -19,6 +21,10 @@ pub fn describe(checkpoint: &Checkpoint) -> Result<ModelSpec, ModelError> {
             let file =
                 if source.ends_with(".json") { source.to_owned() } else { format!("{source}/config.json") };
             let mut spec = ModelSpec::from_config(&file, &files.config, files.generation_config.as_ref())?;
+            quantization::check_sidecar(&file, files)?;
+            if checkpoint.tensors().any(|t| kv_scale::is_name(&t.name)) {
+                spec.notes.push(kv_scale::NOTE.to_owned());
+            }
             // Converters drop the MTP head but leave the config as it was.
             let has_tensors = checkpoint.tensors().next().is_some();
             let is_mtp = |name: &str| name.split('.').any(|part| part == "mtp");

@@ -108,6 +108,32 @@ pub enum ModelError {
         /// What is not supported about it.
         problem: String,
     },
+    /// Codes without the scales that make values of them.
+    #[error(
+        "{file}: tensor `{tensor}` is missing, and `{codes}` cannot be read without it; \
+         download the missing file of the model again"
+    )]
+    MissingScale {
+        /// File or folder searched.
+        file: String,
+        /// Name looked for.
+        tensor: String,
+        /// The tensor that needs it.
+        codes: String,
+    },
+    /// A scale that is NaN, infinite, zero or negative.
+    #[error(
+        "{file}: tensor `{tensor}` {problem}, but scales are finite and greater than zero; \
+         the file is damaged, download it again or use another release of this model"
+    )]
+    BadScale {
+        /// File or folder searched.
+        file: String,
+        /// Name of the tensor of scales.
+        tensor: String,
+        /// What it holds, as the rest of a sentence.
+        problem: String,
+    },
     /// No preset has this name.
     #[error("there is no preset `{name}`; choose one of {known}")]
     UnknownPreset {

@@ -1,7 +1,7 @@
 //! Golden checkpoints, loaded into an engine on a chosen backend.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mambo_checkpoint::Checkpoint;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
@@ -16,6 +16,14 @@ pub const CASES: [&str; 9] =
 /// The folder of one golden checkpoint.
 pub fn folder(case: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/checkpoints").join(case)
+}
+
+/// Checkpoints in formats with scales beside their codes.
+pub const QUANTIZED: [&str; 4] = ["modelopt-nvfp4", "modelopt-fp8", "modelopt-mixed", "mlx-4bit"];
+
+/// The folder of one quantised checkpoint.
+pub fn quantized_folder(case: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/quant").join(case)
 }
 
 /// Where a model runs.
@@ -74,7 +82,12 @@ impl Default for Setup {
 
 /// Loads a golden checkpoint.
 pub fn load(case: &str, on: On, setup: Setup) -> Engine {
-    let checkpoint = Checkpoint::open(&folder(case)).expect("golden checkpoints open");
+    load_folder(&folder(case), on, setup)
+}
+
+/// Loads the checkpoint in a folder.
+pub fn load_folder(folder: &Path, on: On, setup: Setup) -> Engine {
+    let checkpoint = Checkpoint::open(folder).expect("golden checkpoints open");
     let spec = describe(&checkpoint).expect("golden checkpoints are described");
     let weights = Bound(bind(&checkpoint, &spec).expect("golden checkpoints bind"));
     let trunk = spec.trunk_graph(BuildOptions::default()).expect("a graph");

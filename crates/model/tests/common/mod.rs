@@ -1,6 +1,8 @@
 //! Shared by the tests: config files, tensor listings of real files, and checkpoints made from listings.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod stored;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,58 @@
+//! The scales that a checkpoint gives for a KV cache of 8-bit floats: `stored = value / scale`.
+//!
+//! Must not know caches: those of f16 and f32 hold the values themselves.
+
+use crate::error::ModelError;
+use crate::names::{Part, Place};
+use crate::spec::{Mixer, ModelSpec};
+use crate::storage::Files;
+
+/// What a person is told about them.
+pub(crate) const NOTE: &str =
+    "the weights hold scales for an 8-bit KV cache; caches here are f16 or f32 and need none";
+
+/// Scales of one attention layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KvScale {
+    /// Of keys.
+    pub k: f32,
+    /// Of values.
+    pub v: f32,
+}
+
+/// Whether a tensor of this name holds such a scale.
+pub(crate) fn is_name(name: &str) -> bool {
+    name.ends_with(".k_scale") || name.ends_with(".v_scale")
+}
+
+/// The scales of every attention layer, in layer order and the MTP head's last; 1 where none is stored.
+pub(crate) fn read(files: &Files, spec: &ModelSpec) -> Result<Vec<KvScale>, ModelError> {
+    let layers = spec.layers.iter().enumerate();
+    let attention = layers.filter(|(_, layer)| matches!(layer.mixer, Mixer::Attention(_)));
+    let trunk = attention.map(|(index, _)| Place::Layer(index));
+    let places = trunk.chain(spec.mtp.iter().map(|_| Place::MtpAttention));
+    places
+        .map(|place| Ok(KvScale { k: one(files, place, Part::K)?, v: one(files, place, Part::V)? }))
+        .collect()
+}
+
+fn one(files: &Files, place: Place, part: Part) -> Result<f32, ModelError> {
+    let suffix = if part == Part::K { "k_scale" } else { "v_scale" };
+    for name in place.hf(part) {
+        let Some(module) = name.strip_suffix(".weight") else { continue };
+        // Beside the projection, or beside the attention it belongs to.
+        let outer = module.rsplit_once('.').map_or("", |(outer, _)| outer);
+        let found = files.beside(module, suffix).or_else(|| files.beside(outer, suffix));
+        if let Some(tensor) = found {
+            let values = files.positive(tensor)?;
+            return match values[..] {
+                [scale] => Ok(scale),
+                _ => {
+                    Err(files
+                        .unsupported(tensor, format!("holds {} scales, but one is expected", values.len())))
+                }
+            };
+        }
+    }
+    Ok(1.0)
+}

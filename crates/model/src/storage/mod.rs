@@ -1,0 +1,225 @@
+//! How the tensors of one module form a weight: plain values, or codes with scales beside them. Decided for
+//! each module from the tensors that are there, never from one setting for a whole file.
+//!
+//! | tensors beside the codes | codes | becomes |
+//! |---|---|---|
+//! | none | plain types and ggml blocks | itself |
+//! | `weight_scale`, `weight_scale_2` | `weight` u8 | `nvfp4` and a factor |
+//! | `weight_scale`, `weight_global_scale` | `weight_packed` u8 | `nvfp4` and a factor, the reciprocal of what is stored |
+//! | `weight_scale` | `weight` f8_e4m3 | itself and a factor; f32 where each row has a scale |
+//! | `weight_scale` u8 | `weight_packed` u8 | `mxfp4` |
+//! | `scales`, `biases` | `weight` u32 | `affine4g64` and its kin |
+//! | `scales` u8 | `weight` u32 | `mxfp4`, or `nvfp4` where groups are 16 |
+//! | `X.scale` or `X.weight.scale` in GGUF | any | itself and a factor |
+//!
+//! `input_scale` serves products with quantised activations. Activations stay floats here, so nobody reads it.
+
+mod files;
+mod mlx;
+mod modelopt;
+mod rewrite;
+
+use std::ops::Range;
+
+use mambo_checkpoint::{Format, TensorInfo};
+use mambo_kernel::WeightUse;
+use mambo_tensor::DType;
+
+use crate::error::ModelError;
+use crate::weights::Weight;
+
+pub(crate) use files::Files;
+pub(crate) use rewrite::Form;
+
+/// Most bytes of a part that is rewritten, where a matrix can be cut: what a loader holds twice at a time.
+const PART_BYTES: usize = 4 << 20;
+
+/// The dimensions that a module has to have.
+#[derive(Clone, Copy)]
+pub(crate) struct Dims<'w> {
+    /// The weight it belongs to.
+    pub weight: &'w Weight,
+    /// Shape of the module's values: two dimensions, or three for stacked experts.
+    pub want: &'w [usize],
+}
+
+impl Dims<'_> {
+    fn cols(&self) -> usize {
+        self.want.last().copied().unwrap_or(1)
+    }
+
+    fn rows(&self) -> usize {
+        self.want.iter().product::<usize>() / self.cols().max(1)
+    }
+
+    /// Experts stacked in the module; 1 where it is one matrix.
+    fn experts(&self) -> usize {
+        if self.want.len() > 2 { self.want[0] } else { 1 }
+    }
+
+    /// The shape with another number of columns.
+    fn with_cols(&self, cols: usize) -> Vec<usize> {
+        let mut shape = self.want.to_vec();
+        if let Some(last) = shape.last_mut() {
+            *last = cols;
+        }
+        shape
+    }
+}
+
+/// A module whose tensors were found and fit together.
+pub(crate) struct Module<'c> {
+    /// Type its values have once a part is read.
+    pub dtype: DType,
+    /// How stored bytes become that type.
+    pub form: Form,
+    /// The tensor that holds values or codes.
+    pub codes: &'c TensorInfo,
+    /// Tensors with a number for each group or row, in the order the form wants them.
+    pub beside: Vec<&'c TensorInfo>,
+    /// Factors on all values: one, or one for each expert.
+    pub factors: Vec<f32>,
+    /// Tensors that the factors were read from.
+    pub factor_tensors: Vec<&'c TensorInfo>,
+}
+
+/// Bytes of a tensor that belong to one part.
+#[derive(Clone)]
+pub(crate) struct Span<'c> {
+    /// The tensor.
+    pub tensor: &'c TensorInfo,
+    /// Its bytes.
+    pub range: Range<usize>,
+}
+
+/// One part of a weight as the files hold it.
+pub(crate) struct StoredPart<'c> {
+    /// How its bytes become the weight's type.
+    pub form: Form,
+    /// Values or codes.
+    pub codes: Span<'c>,
+    /// What lies beside them.
+    pub beside: Vec<Span<'c>>,
+    /// Factor on every value.
+    pub factor: f32,
+}
+
+/// Finds what lies beside a tensor and checks that it fits.
+pub(crate) fn read<'c>(
+    files: &Files<'c>,
+    tensor: &'c TensorInfo,
+    dims: Dims,
+) -> Result<Module<'c>, ModelError> {
+    // Norms, biases and taps are never quantised, and their names are no modules'.
+    if dims.weight.part.usage() == WeightUse::Vector {
+        return plain(files, tensor);
+    }
+    if files.checkpoint.format() == Format::Gguf {
+        return gguf(files, tensor, dims);
+    }
+    let Some(module) = tensor.name.strip_suffix(".weight").or(tensor.name.strip_suffix(".weight_packed"))
+    else {
+        return plain(files, tensor);
+    };
+    for (suffix, what) in [
+        ("pre_quant_scale", "scales on the activations before the product"),
+        ("weight_scale_inv", "a scale for each square of the matrix"),
+        ("weight_zero_point", "zero points"),
+    ] {
+        if files.beside(module, suffix).is_some() {
+            let problem = format!("has {what} (`{module}.{suffix}`), which is not supported");
+            return Err(files.unsupported(tensor, problem));
+        }
+    }
+    if tensor.name.ends_with("_packed") {
+        return modelopt::packed(files, module, tensor, dims);
+    }
+    if files.beside(module, "scales").is_some() || tensor.dtype == DType::U32 {
+        return mlx::read(files, module, tensor, dims);
+    }
+    match tensor.dtype {
+        DType::U8 => modelopt::nvfp4(files, module, tensor, dims),
+        DType::F8E4M3 => modelopt::fp8(files, module, tensor, dims),
+        dtype => match files.beside(module, "weight_scale") {
+            None => plain(files, tensor),
+            Some(scale) => {
+                let problem =
+                    format!("is {dtype} and has a scale (`{}`), which is not supported", scale.name);
+                Err(files.unsupported(tensor, problem))
+            }
+        },
+    }
+}
+
+fn plain<'c>(files: &Files<'c>, tensor: &'c TensorInfo) -> Result<Module<'c>, ModelError> {
+    let dtype = tensor.dtype;
+    match dtype {
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::Bool => {}
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => {}
+        _ => return Ok(as_stored(tensor)),
+    }
+    let problem = format!("holds {dtype} integers, which are not supported as weights");
+    Err(files.unsupported(tensor, problem))
+}
+
+fn as_stored(tensor: &TensorInfo) -> Module<'_> {
+    Module {
+        dtype: tensor.dtype,
+        form: Form::AsStored,
+        codes: tensor,
+        beside: Vec::new(),
+        factors: vec![1.0],
+        factor_tensors: Vec::new(),
+    }
+}
+
+/// Blocks with a factor of the whole tensor, or of each expert, in a tensor of its own.
+fn gguf<'c>(files: &Files<'c>, tensor: &'c TensorInfo, dims: Dims) -> Result<Module<'c>, ModelError> {
+    let module = plain(files, tensor)?;
+    let stem = tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name);
+    let Some(scale) = files.beside(stem, "scale").or_else(|| files.beside(&tensor.name, "scale")) else {
+        return Ok(module);
+    };
+    let factors = files.factors(scale, dims)?;
+    Ok(Module { factors, factor_tensors: vec![scale], ..module })
+}
+
+/// Cuts a module into its parts: one per expert, so that a loader needs little memory at a time. A matrix
+/// that has to be rewritten is cut as well.
+pub(crate) fn split<'c>(module: &Module<'c>, dims: Dims) -> Vec<StoredPart<'c>> {
+    let parts = match (dims.experts(), module.form) {
+        (1, Form::AsStored | Form::NegExp) => 1,
+        (1, _) => even_parts(dims.rows(), module.codes.byte_len()),
+        (experts, _) => experts,
+    };
+    let span = |tensor: &'c TensorInfo, index: usize| {
+        let bytes = tensor.byte_len() / parts;
+        Span { tensor, range: index * bytes..(index + 1) * bytes }
+    };
+    let part = |index: usize| StoredPart {
+        form: module.form,
+        codes: span(module.codes, index),
+        beside: module.beside.iter().map(|tensor| span(tensor, index)).collect(),
+        factor: if module.factors.len() == 1 { module.factors[0] } else { module.factors[index] },
+    };
+    (0..parts).map(part).collect()
+}
+
+/// The fewest equal parts of whole rows that are small enough.
+fn even_parts(rows: usize, bytes: usize) -> usize {
+    let least = bytes.div_ceil(PART_BYTES).max(1);
+    (least..=rows).find(|parts| rows.is_multiple_of(*parts)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::even_parts;
+
+    #[test]
+    fn parts_are_equal_and_small() {
+        assert_eq!(even_parts(64, 1000), 1);
+        assert_eq!(even_parts(131072, 131072 * 1344), 64);
+        assert_eq!(even_parts(7, 9 << 20), 7);
+        assert_eq!(even_parts(0, 0), 1);
+    }
+}

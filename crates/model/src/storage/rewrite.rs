@@ -1,0 +1,204 @@
+//! Stored bytes become the engine's blocks: only the order of bits changes, or values are widened exactly.
+//!
+//! Must not know names, files or shapes beyond the length of a row.
+
+use std::borrow::Cow;
+
+use mambo_tensor::{Affine, DType, decode_row};
+
+/// How stored bytes become a part.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Form {
+    /// They are the part.
+    AsStored,
+    /// `-exp(x)` of every value, as f32.
+    NegExp,
+    /// Pairs of neighbours in a byte and scales beside, as ggml's `nvfp4` blocks.
+    Nvfp4,
+    /// The same as bf16, which holds every product of code and scale: for rows that are not whole blocks.
+    Nvfp4Wide,
+    /// Pairs of neighbours in a byte and exponents beside, as ggml's `mxfp4` blocks.
+    Mxfp4,
+    /// `f8_e4m3` times a scale of this type for each row, as f32.
+    F8Rows(DType),
+    /// Codes, scales and biases, group by group.
+    Affine(Affine),
+}
+
+/// A part, and which of its scales is none.
+pub(crate) struct Rewritten<'a> {
+    pub bytes: Cow<'a, [u8]>,
+    pub bad_scale: Option<usize>,
+}
+
+impl Form {
+    /// The part of these bytes; `beside` are the bytes of the tensors beside it. `dtype` is that of the stored
+    /// values. The lengths were checked when the weight was bound.
+    pub fn apply<'a>(self, dtype: DType, bytes: &'a [u8], beside: &[&[u8]], cols: usize) -> Rewritten<'a> {
+        let (owned, bad_scale) = match self {
+            Form::AsStored => return Rewritten { bytes: Cow::Borrowed(bytes), bad_scale: None },
+            Form::NegExp => (neg_exp(dtype, bytes), None),
+            Form::Nvfp4 => (nvfp4(bytes, beside[0]), beside[0].iter().position(|&s| is_no_scale(s))),
+            Form::Nvfp4Wide => (nvfp4_wide(bytes, beside[0]), beside[0].iter().position(|&s| is_no_scale(s))),
+            Form::Mxfp4 => (mxfp4(bytes, beside[0]), beside[0].iter().position(|&s| s == 0xff)),
+            Form::F8Rows(scale) => (f8_rows(bytes, scale, beside[0], cols), None),
+            Form::Affine(affine) => (affine_groups(affine, bytes, beside[0], beside[1]), None),
+        };
+        Rewritten { bytes: Cow::Owned(owned), bad_scale }
+    }
+}
+
+fn neg_exp(dtype: DType, bytes: &[u8]) -> Vec<u8> {
+    let mut values = vec![0.0; bytes.len() / dtype.block_bytes() * dtype.block_elems()];
+    decode_row(dtype, bytes, &mut values).expect("the shape was checked when the weight was bound");
+    values.iter().flat_map(|x| (-x.exp()).to_le_bytes()).collect()
+}
+
+/// NaN, and values below zero, which ggml's blocks would read without their sign.
+fn is_no_scale(byte: u8) -> bool {
+    byte >= 0x7f && byte != 0x80
+}
+
+/// Four bits each into bytes of their own, in order.
+fn spread(nibbles: u32) -> u64 {
+    let x = u64::from(nibbles);
+    let x = (x | x << 16) & 0x0000_ffff_0000_ffff;
+    let x = (x | x << 8) & 0x00ff_00ff_00ff_00ff;
+    (x | x << 4) & 0x0f0f_0f0f_0f0f_0f0f
+}
+
+/// Blocks of 64 values: 4 scales, then value j beside value j + 8 of each 16.
+fn nvfp4(codes: &[u8], scales: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(codes.len() + scales.len());
+    for (codes, scales) in codes.as_chunks::<32>().0.iter().zip(scales.as_chunks::<4>().0) {
+        // Minus zero is a scale of zero, but has the bit that ggml leaves clear.
+        out.extend(scales.map(|scale| scale & 0x7f));
+        for pair in codes.as_chunks::<4>().0.as_chunks::<2>().0 {
+            let [low, high] = pair.map(u32::from_le_bytes).map(spread);
+            out.extend((low | high << 4).to_le_bytes());
+        }
+    }
+    out
+}
+
+/// Blocks of 32 values: the exponent, then value j beside value j + 16.
+fn mxfp4(codes: &[u8], scales: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(codes.len() + scales.len());
+    for (codes, scale) in codes.as_chunks::<16>().0.iter().zip(scales) {
+        out.push(*scale);
+        let words: [u32; 4] = std::array::from_fn(|i| u32::from_le_bytes(codes.as_chunks::<4>().0[i]));
+        for i in 0..2 {
+            out.extend((spread(words[i]) | spread(words[i + 2]) << 4).to_le_bytes());
+        }
+    }
+    out
+}
+
+/// Two significant bits of a code and four of a scale fit the eight of a bf16, so nothing is rounded.
+fn nvfp4_wide(codes: &[u8], scales: &[u8]) -> Vec<u8> {
+    const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let mut values = vec![0.0; scales.len()];
+    decode_row(DType::F8E4M3, scales, &mut values).expect("one byte is one value");
+    let mut out = Vec::with_capacity(codes.len() * 4);
+    for (codes, scale) in codes.as_chunks::<8>().0.iter().zip(values) {
+        for code in codes.iter().flat_map(|byte| [byte & 15, byte >> 4]) {
+            let magnitude = MAGNITUDES[usize::from(code & 7)] * scale;
+            let value = if code > 7 { -magnitude } else { magnitude };
+            out.extend(((value.to_bits() >> 16) as u16).to_le_bytes());
+        }
+    }
+    out
+}
+
+fn f8_rows(codes: &[u8], dtype: DType, scales: &[u8], cols: usize) -> Vec<u8> {
+    let mut factors = vec![0.0; codes.len() / cols];
+    decode_row(dtype, scales, &mut factors).expect("the shape was checked when the weight was bound");
+    let mut row = vec![0.0; cols];
+    let mut out = Vec::with_capacity(codes.len() * 4);
+    for (codes, factor) in codes.chunks_exact(cols).zip(factors) {
+        decode_row(DType::F8E4M3, codes, &mut row).expect("one byte is one value");
+        out.extend(row.iter().flat_map(|value| (value * factor).to_le_bytes()));
+    }
+    out
+}
+
+fn affine_groups(affine: Affine, codes: &[u8], scales: &[u8], biases: &[u8]) -> Vec<u8> {
+    let number = affine.scale().dtype().block_bytes();
+    let mut out = Vec::with_capacity(codes.len() + scales.len() + biases.len());
+    let groups = codes.chunks_exact(affine.code_bytes());
+    for (codes, (scale, bias)) in groups.zip(scales.chunks_exact(number).zip(biases.chunks_exact(number))) {
+        out.extend_from_slice(codes);
+        out.extend_from_slice(scale);
+        out.extend_from_slice(bias);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(n: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 56) as u8
+        };
+        (0..n).map(|_| next()).collect()
+    }
+
+    fn decode(dtype: DType, bytes: &[u8], elems: usize) -> Vec<f32> {
+        let mut values = vec![0.0; elems];
+        decode_row(dtype, bytes, &mut values).unwrap();
+        values
+    }
+
+    /// Codes in the order of files: neighbours share a byte.
+    fn code(codes: &[u8], i: usize) -> f32 {
+        let nibble = codes[i / 2] >> (i % 2 * 4) & 15;
+        let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(nibble & 7)];
+        if nibble > 7 { -magnitude } else { magnitude }
+    }
+
+    #[test]
+    fn nvfp4_keeps_every_value_in_both_forms() {
+        let codes = noise(96, 1);
+        let scales: Vec<u8> = noise(12, 2).iter().map(|s| s % 0x7f).collect();
+        let wide = decode(DType::F8E4M3, &scales, 12);
+        let want: Vec<f32> = (0..192).map(|i| code(&codes, i) * wide[i / 16]).collect();
+        for (form, dtype) in [(Form::Nvfp4, DType::NVFP4), (Form::Nvfp4Wide, DType::BF16)] {
+            let part = form.apply(DType::U8, &codes, &[&scales], 64);
+            assert_eq!(part.bad_scale, None);
+            assert_eq!(decode(dtype, &part.bytes, 192), want, "{form:?}");
+        }
+    }
+
+    #[test]
+    fn scales_that_are_none_are_found() {
+        let mut scales = [0x38, 0x80, 0, 0x7e];
+        assert_eq!(Form::Nvfp4.apply(DType::U8, &[0x11; 32], &[&scales], 64).bad_scale, None);
+        for bad in [0x7f, 0xff, 0x81, 0xb8] {
+            scales[2] = bad;
+            assert_eq!(Form::Nvfp4.apply(DType::U8, &[0; 32], &[&scales], 64).bad_scale, Some(2));
+            assert_eq!(Form::Nvfp4Wide.apply(DType::U8, &[0; 32], &[&scales], 16).bad_scale, Some(2));
+        }
+        assert_eq!(Form::Mxfp4.apply(DType::U8, &[0; 32], &[&[127, 255]], 64).bad_scale, Some(1));
+    }
+
+    #[test]
+    fn mxfp4_keeps_every_value() {
+        let codes = noise(48, 3);
+        let scales = [127, 125, 130];
+        let want: Vec<f32> =
+            (0..96).map(|i| code(&codes, i) * 2f32.powi(i32::from(scales[i / 32]) - 127)).collect();
+        let part = Form::Mxfp4.apply(DType::U8, &codes, &[&scales], 96);
+        assert_eq!(decode(DType::MXFP4, &part.bytes, 96), want);
+    }
+
+    #[test]
+    fn rows_of_f8_get_their_factor() {
+        let scales: Vec<u8> = [0.5f32, 3.0].iter().flat_map(|s| s.to_le_bytes()).collect();
+        let part = Form::F8Rows(DType::F32).apply(DType::F8E4M3, &[0x38, 0xb8, 0x38, 0x40], &[&scales], 2);
+        assert_eq!(decode(DType::F32, &part.bytes, 4), [0.5, -0.5, 3.0, 6.0]);
+    }
+}
