@@ -37,6 +37,7 @@ impl ModelSpec {
         let architecture = metadata.str(KEY)?.ok_or_else(|| metadata.missing(KEY))?;
         let row = Architecture::of_gguf(file, architecture)?;
         let reader = Reader { file, metadata, architecture, shape_of };
+        reader.check_trunk()?;
         let mut notes = Vec::new();
         let norm_eps = reader.epsilon(&mut notes)?;
         let [vocab, hidden] = reader.want_shape(Place::Model, Part::Embed, 0)?;
@@ -134,15 +135,33 @@ impl Reader<'_> {
         Ok(1e-5)
     }
 
+    /// Refuses a file without the first layer: converters can write the MTP head into a file of its own.
+    fn check_trunk(&self) -> Result<(), ModelError> {
+        if (self.shape_of)("blk.0.attn_norm.weight").is_some() {
+            return Ok(());
+        }
+        let blocks = self.size("block_count")?.unwrap_or(0).min(MAX_LAYERS + 1);
+        let is_head = (0..blocks).any(|i| self.shape(Place::MtpMoe, Part::MtpProj, i).is_some());
+        let (problem, remedy) = match is_head {
+            true => (
+                "is missing: this file holds the model's MTP head alone",
+                "open the GGUF file of the trunk instead, which runs without the head",
+            ),
+            false => ("is missing: this file holds no layers", "open the file of the whole model"),
+        };
+        Err(ModelError::BadField {
+            file: self.file.to_owned(),
+            field: "blk.0".to_owned(),
+            problem: problem.to_owned(),
+            remedy: remedy.to_owned(),
+        })
+    }
+
     /// Layers of the trunk, and whether a block after them is an MTP head.
     fn depth(&self, notes: &mut Vec<String>) -> Result<(usize, bool), ModelError> {
         let blocks = self.want_size("block_count")?;
         if blocks > MAX_LAYERS {
             return Err(self.bad(&self.key("block_count"), format!("is {blocks}, more than {MAX_LAYERS}")));
-        }
-        if (self.shape_of)("blk.0.attn_norm.weight").is_none() {
-            return Err(self
-                .bad("blk.0", "is missing: this file holds no trunk, perhaps only an MTP head".to_owned()));
         }
         let declared = self.size("nextn_predict_layers")?.unwrap_or(0);
         if declared > 1 {

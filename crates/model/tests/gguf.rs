@@ -137,6 +137,11 @@ fn impossible_files_are_refused_in_a_sentence() {
         edited(|f| set(f, "nemotron_h_moe.attention.key_length", 7u32)),
         edited(|f| drop(f, "token_embd")),
         edited(|f| (0..14).for_each(|i| drop(f, &format!("blk.{i}.")))),
+        edited(|f| {
+            (0..14).for_each(|i| drop(f, &format!("blk.{i}.")));
+            ["token_embd", "output"].iter().for_each(|name| drop(f, name));
+        }),
+        edited(|f| drop(f, "blk.")),
         edited(|f| drop(f, "blk.3.")),
         edited(|f| drop(f, "blk.5.attn_k")),
         edited(|f| reshape(f, "blk.0.ssm_dt.bias", &[0])),
@@ -156,7 +161,9 @@ fn impossible_files_are_refused_in_a_sentence() {
         m.gguf: `nemotron_h_moe.expert_used_count` has 2 values, none for block 3; convert the model again with a current converter
         m.gguf: `blk.5` has 256 query and 128 key channels, no multiples of the head size 7; convert the model again with a current converter
         m.gguf: tensor `token_embd.weight` is missing (it holds `embed`); open the file of the whole model, or convert it again
-        m.gguf: `blk.0` is missing: this file holds no trunk, perhaps only an MTP head; convert the model again with a current converter
+        m.gguf: `blk.0` is missing: this file holds the model's MTP head alone; open the GGUF file of the trunk instead, which runs without the head
+        m.gguf: `blk.0` is missing: this file holds the model's MTP head alone; open the GGUF file of the trunk instead, which runs without the head
+        m.gguf: `blk.0` is missing: this file holds no layers; open the file of the whole model
         m.gguf: `blk.3` has none of ssm_in, attn_q, ffn_gate_inp and ffn_up, so what it computes is unknown; convert the model again with a current converter
         m.gguf: tensor `blk.5.attn_k.weight` is missing (it holds `layers.5.k`); open the file of the whole model, or convert it again
         m.gguf: `blk.0` has sizes that do not divide: 512 channels, 0 heads, 768 convolved, 2 groups; convert the model again with a current converter
