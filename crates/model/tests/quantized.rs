@@ -86,6 +86,20 @@ fn kv_scales_are_read_and_noted() {
     assert_eq!((scales, notes.len()), (vec![KvScale { k: 1.0, v: 1.0 }], 0));
 }
 
+/// Bytes of a part cannot be refused, so the factor says that nothing may be computed with them.
+#[test]
+fn a_damaged_part_is_no_number() {
+    let mut stored = Stored::fixture("modelopt-nvfp4");
+    stored.get(&format!("{IN_PROJ}.weight_scale")).bytes[9] = 0x7f;
+    let checkpoint = stored.open("no-number");
+    let table = bind(&checkpoint, &describe(&checkpoint).unwrap()).unwrap();
+    let weight = table.get("layers.0.in_proj").unwrap();
+    assert!(weight.part_scale(0).is_finite() && table.check_read_parts().is_ok());
+    weight.part(0);
+    assert!(weight.part_scale(0).is_nan());
+    assert!(table.check_read_parts().unwrap_err().to_string().contains("in_proj.weight_scale"));
+}
+
 /// Renames a ModelOpt checkpoint's tensors as llm-compressor would have written them.
 fn as_compressed_tensors(name: &str) -> Stored {
     let mut stored = Stored::fixture(name);

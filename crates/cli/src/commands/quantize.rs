@@ -94,6 +94,7 @@ impl Source for Stored<'_, '_> {
             let part = start / per_part;
             let end = rows.end.min((part + 1) * per_part);
             let bytes = weight.part(part);
+            weight.check_read_parts()?;
             let stored = bytes.len() / per_part;
             for (row, out) in (start..end).zip(&mut out) {
                 let at = (row - part * per_part) * stored;

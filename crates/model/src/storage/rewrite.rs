@@ -69,13 +69,16 @@ fn spread(nibbles: u32) -> u64 {
 
 /// Blocks of 64 values: 4 scales, then value j beside value j + 8 of each 16.
 fn nvfp4(codes: &[u8], scales: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(codes.len() + scales.len());
-    for (codes, scales) in codes.as_chunks::<32>().0.iter().zip(scales.as_chunks::<4>().0) {
+    let mut out = vec![0; codes.len() + scales.len()];
+    let stored = codes.as_chunks::<32>().0.iter().zip(scales.as_chunks::<4>().0);
+    for (block, (codes, scales)) in out.as_chunks_mut::<36>().0.iter_mut().zip(stored) {
+        let (head, body) = block.split_at_mut(4);
         // Minus zero is a scale of zero, but has the bit that ggml leaves clear.
-        out.extend(scales.map(|scale| scale & 0x7f));
-        for pair in codes.as_chunks::<4>().0.as_chunks::<2>().0 {
+        head.copy_from_slice(&scales.map(|scale| scale & 0x7f));
+        let pairs = codes.as_chunks::<4>().0.as_chunks::<2>().0;
+        for (out, pair) in body.as_chunks_mut::<8>().0.iter_mut().zip(pairs) {
             let [low, high] = pair.map(u32::from_le_bytes).map(spread);
-            out.extend((low | high << 4).to_le_bytes());
+            *out = (low | high << 4).to_le_bytes();
         }
     }
     out
@@ -83,12 +86,15 @@ fn nvfp4(codes: &[u8], scales: &[u8]) -> Vec<u8> {
 
 /// Blocks of 32 values: the exponent, then value j beside value j + 16.
 fn mxfp4(codes: &[u8], scales: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(codes.len() + scales.len());
-    for (codes, scale) in codes.as_chunks::<16>().0.iter().zip(scales) {
-        out.push(*scale);
-        let words: [u32; 4] = std::array::from_fn(|i| u32::from_le_bytes(codes.as_chunks::<4>().0[i]));
-        for i in 0..2 {
-            out.extend((spread(words[i]) | spread(words[i + 2]) << 4).to_le_bytes());
+    let mut out = vec![0; codes.len() + scales.len()];
+    let stored = codes.as_chunks::<16>().0.iter().zip(scales);
+    for (block, (codes, scale)) in out.as_chunks_mut::<17>().0.iter_mut().zip(stored) {
+        let (head, body) = block.split_at_mut(1);
+        head[0] = *scale;
+        let (low, high) = codes.as_chunks::<4>().0.split_at(2);
+        for (out, (low, high)) in body.as_chunks_mut::<8>().0.iter_mut().zip(low.iter().zip(high)) {
+            let [low, high] = [*low, *high].map(u32::from_le_bytes).map(spread);
+            *out = (low | high << 4).to_le_bytes();
         }
     }
     out
