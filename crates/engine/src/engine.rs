@@ -63,9 +63,12 @@ impl Engine {
         mut backend: Box<dyn Backend>,
         graphs: &ModelGraphs,
         weights: &dyn Weights,
-        config: EngineConfig,
+        mut config: EngineConfig,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Engine, EngineError> {
+        config.max_sequences = config.max_sequences.max(1);
+        // Every sequence that decodes must find a row in every step.
+        config.step_tokens = config.step_tokens.max(config.max_sequences);
         let programs = load(&mut *backend, graphs, weights, &config, progress)?;
         Ok(Engine {
             backend,
@@ -113,8 +116,11 @@ impl Engine {
     /// Queues a request.
     pub fn submit(&mut self, request: Request) -> Result<SequenceId, EngineError> {
         self.check_tokens(&request.prompt)?;
-        if let Some(problem) = request.sampling.problem() {
-            return Err(EngineError::Sampling(problem));
+        if request.prompt.len() == self.config.context_tokens {
+            return Err(EngineError::NoRoom { context: self.config.context_tokens });
+        }
+        if let Some(problem) = request.problem() {
+            return Err(EngineError::Request(problem));
         }
         let id = SequenceId(self.next_id);
         self.next_id += 1;
@@ -162,7 +168,7 @@ impl Engine {
         if !self.batch.token_ids.is_empty() {
             let program = if self.batch.is_decode() { self.programs.decode } else { self.programs.prefill };
             self.backend.run(program, &self.batch.inputs())?;
-            self.collect(program, &scheduled, &mut events);
+            self.collect(program, &scheduled, &mut events)?;
         }
         self.scheduled = scheduled;
         Ok(events)
@@ -176,35 +182,42 @@ impl Engine {
                 .max_tokens
                 .map_or(context, |max| request.prompt.len().saturating_add(max).min(context));
             // Pages for the whole answer are reserved now: a running sequence never has to be thrown out.
-            if self.slots.free() == 0 || self.pages.free() < KvPages::pages_for(limit) {
-                return Ok(());
+            let (free_slots, free_pages) = (self.slots.free(), self.pages.free());
+            if free_slots == 0 || free_pages < KvPages::pages_for(limit) {
+                // Somebody who runs will make room; if nobody does, waiting would never end.
+                let stuck = self.running.is_empty();
+                return if stuck { Err(EngineError::Busy { free_slots, free_pages }) } else { Ok(()) };
             }
             let (Some(slot), Some(pages)) = (self.slots.take(), self.pages.take(limit)) else {
                 unreachable!("both were counted")
             };
             let (id, mut request) = self.waiting.pop_front().expect("the front was looked at");
             let resume = request.resume.take();
-            let mut sequence = Sequence { id, request, slot, pages, generated: Vec::new(), limit };
-            if let Some(snapshot) = resume {
-                self.restore(&mut sequence, &snapshot)?;
-            }
+            let mut sequence = Sequence { id, request, slot, pages, generated: Vec::new(), reused: 0, limit };
+            let restored = resume.map_or(Ok(()), |snapshot| self.restore(&mut sequence, &snapshot));
             self.running.push(sequence);
+            if restored.is_err() {
+                self.retire(self.running.len() - 1);
+                return restored;
+            }
         }
         Ok(())
     }
 
     /// Samples, appends, finishes; also takes the snapshots that are due.
-    fn collect(&mut self, program: ProgramId, scheduled: &[(usize, usize)], events: &mut Vec<Event>) {
+    fn collect(
+        &mut self,
+        program: ProgramId,
+        scheduled: &[(usize, usize)],
+        events: &mut Vec<Event>,
+    ) -> Result<(), EngineError> {
         let mut row = 0;
         let mut finished = Vec::new();
+        let mut damaged = None;
         for &(index, count) in scheduled {
             let pending = self.running[index].pending();
             self.running[index].slot.advance(count);
-            let sequence = &self.running[index];
-            if sequence.request.snapshot_at == Some(sequence.slot.position()) {
-                let snapshot = Arc::new(self.capture(sequence));
-                events.push(Event::Snapshot { id: sequence.id, snapshot });
-            }
+            self.take_snapshot(index, events);
             if count < pending {
                 continue;
             }
@@ -212,18 +225,35 @@ impl Engine {
             self.backend.read_output(program, 0, row..row + 1, &mut self.logits);
             row += 1;
             let sequence = &mut self.running[index];
+            if self.logits.iter().all(|logit| logit.is_nan()) {
+                damaged = Some(sequence.slot.position() - 1);
+                finished.push(index);
+                continue;
+            }
             let history = History { prompt: &sequence.request.prompt, generated: &sequence.generated };
             let choice = self.sampler.choose(&self.logits, &sequence.request.sampling, history);
             let token = choice.token;
             sequence.generated.push(token);
-            events.push(Event::Token { id: sequence.id, choice });
+            let id = sequence.id;
+            events.push(Event::Token { id, choice });
             if let Some(reason) = sequence.finish_after(token) {
-                finished.push((index, reason));
+                events.push(Event::Finished { id, reason });
+                finished.push(index);
             }
         }
-        for (index, reason) in finished.into_iter().rev() {
-            events.push(Event::Finished { id: self.running[index].id, reason });
+        for index in finished.into_iter().rev() {
             self.retire(index);
+        }
+        damaged.map_or(Ok(()), |position| Err(EngineError::NotANumber { position }))
+    }
+
+    /// Takes the snapshot a sequence has asked for, once, when it has got there.
+    fn take_snapshot(&mut self, index: usize, events: &mut Vec<Event>) {
+        let sequence = &self.running[index];
+        if sequence.request.snapshot_at == Some(sequence.slot.position()) {
+            let snapshot = Arc::new(self.capture(sequence));
+            events.push(Event::Snapshot { id: sequence.id, snapshot });
+            self.running[index].request.snapshot_at = None;
         }
     }
 
@@ -231,6 +261,11 @@ impl Engine {
         let sequence = self.running.remove(index);
         self.slots.give_back(sequence.slot);
         self.pages.give_back(sequence.pages);
+    }
+
+    /// Prompt tokens that a running sequence took from its snapshot instead of running them.
+    pub fn reused_tokens(&self, id: SequenceId) -> Option<usize> {
+        self.running.iter().find(|s| s.id == id).map(|s| s.reused)
     }
 
     /// A copy of a running sequence's memory at the position it has reached.
@@ -244,6 +279,7 @@ impl Engine {
         let pages = &sequence.pages.pages()[..KvPages::pages_for(position)];
         Snapshot {
             tokens: (0..position).map(|p| sequence.token(p)).collect(),
+            furthest: sequence.slot.furthest(),
             slot: self.backend.snapshot_slot(sequence.slot.index() as usize),
             pages: pages.iter().map(|&page| self.backend.snapshot_page(page as usize)).collect(),
         }
@@ -260,7 +296,8 @@ impl Engine {
         for (&page, bytes) in sequence.pages.pages().iter().zip(&snapshot.pages) {
             self.backend.restore_page(page as usize, bytes)?;
         }
-        sequence.slot.restored_at(snapshot.tokens.len());
+        sequence.slot.restored_at(snapshot.tokens.len(), snapshot.furthest);
+        sequence.reused = snapshot.tokens.len();
         Ok(())
     }
 

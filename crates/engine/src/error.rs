@@ -22,6 +22,14 @@ pub enum EngineError {
         /// The model's own length.
         trained: usize,
     },
+    /// The prompt fills the context to the last position.
+    #[error(
+        "the prompt fills the context of {context} tokens and leaves no room for an answer; shorten it or raise --context"
+    )]
+    NoRoom {
+        /// Positions available.
+        context: usize,
+    },
     /// A token id is outside the vocabulary.
     #[error("token id {token} is outside the vocabulary of {vocab}")]
     TokenOutOfRange {
@@ -30,9 +38,25 @@ pub enum EngineError {
         /// Size of the vocabulary.
         vocab: usize,
     },
-    /// A sampling value makes no sense.
+    /// A request makes no sense.
     #[error("{0}")]
-    Sampling(String),
+    Request(String),
+    /// A row of logits holds no number.
+    #[error(
+        "the logits after token {position} are not numbers; the checkpoint is damaged or its type does not suit the model"
+    )]
+    NotANumber {
+        /// Position of the token that ran.
+        position: usize,
+    },
+    /// A scoring step has no room for the text.
+    #[error("{companions} companions leave no room in a step of {room} tokens; use fewer")]
+    TooManyCompanions {
+        /// Companions asked for.
+        companions: usize,
+        /// Tokens of a step.
+        room: usize,
+    },
     /// What the model needs is more than there is.
     #[error(
         "the model needs {need} of memory ({parts}) but {available} is available; use a smaller quantisation, a shorter --context or fewer sequences"

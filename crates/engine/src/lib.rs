@@ -7,6 +7,7 @@ pub mod cache;
 mod engine;
 mod error;
 mod load;
+mod memory;
 mod sample;
 mod scheduler;
 mod score;
@@ -15,10 +16,8 @@ mod snapshot;
 
 pub use engine::{Engine, Event};
 pub use error::EngineError;
-pub use load::{
-    EngineConfig, MemoryNeed, ModelGraphs, Progress, SCORE_TOKENS, Weights, cache_layout, human_bytes,
-    optimise, plan,
-};
+pub use load::{EngineConfig, ModelGraphs, Progress, SCORE_TOKENS, Weights, optimise, plan};
+pub use memory::{MemoryNeed, cache_layout, human_bytes};
 pub use sample::{Choice, History, Logprobs, Sampler, SamplingParams, argmax};
 pub use score::{ScoreOptions, ScoredRows};
 pub use sequence::{FinishReason, Request, SequenceId};

@@ -4,13 +4,12 @@ use std::collections::HashSet;
 
 use mambo_graph::Graph;
 use mambo_graph::passes::{PassContext, PassReport, run_passes};
-use mambo_kernel::{
-    Backend, CacheLayout, KvElem, PAGE_TOKENS, Phase, Program, ProgramId, Rollback, WeightSource,
-};
+use mambo_kernel::{Backend, KvElem, Phase, Program, ProgramId, Rollback, WeightSource};
 use mambo_plan::{Kernels, LowerOptions, lower};
 use mambo_tensor::DType;
 
 use crate::error::EngineError;
+use crate::memory::{cache_layout, check_memory, source_bytes};
 
 /// What an engine is set up for; one place for every knob.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,51 +95,6 @@ pub fn optimise(
     Ok(run_passes(graph, &PassContext { phase, offers: &offers }, observer)?)
 }
 
-/// What a loaded model will take, before anything is loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryNeed {
-    /// Weights, in their stored form.
-    pub weights: u64,
-    /// KV pages.
-    pub kv: u64,
-    /// Recurrent slots.
-    pub state: u64,
-    /// Activations.
-    pub arena: u64,
-}
-
-impl MemoryNeed {
-    /// The sum.
-    pub fn total(&self) -> u64 {
-        self.weights + self.kv + self.state + self.arena
-    }
-}
-
-/// The caches a model gets under a configuration.
-pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout {
-    let full = graphs.mtp.map_or(graphs.trunk, |(_, mtp)| mtp);
-    CacheLayout {
-        kv_layers: full.kv_layers.clone(),
-        kv_elem: config.kv_elem,
-        pages: config.max_sequences * config.context_tokens.div_ceil(PAGE_TOKENS),
-        state_layers: graphs.trunk.state_layers.clone(),
-        slots: config.max_sequences,
-        rollback: config.rollback,
-    }
-}
-
-/// A byte count for people.
-pub fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
-
 /// Lowers the programs, checks that everything fits, loads weights, allocates caches.
 pub(crate) fn load(
     backend: &mut dyn Backend,
@@ -152,9 +106,8 @@ pub(crate) fn load(
     let weight_type = |name: &str| weights.weight(name).map(|w| w.dtype());
     let sequences = config.max_sequences;
     let score_graph = graphs.mtp.map_or(graphs.trunk, |(with_hidden, _)| with_hidden);
-    let step = config.step_tokens.max(sequences);
     let mut wanted = vec![
-        (graphs.trunk, Phase::Prefill, step, sequences),
+        (graphs.trunk, Phase::Prefill, config.step_tokens, sequences),
         (graphs.trunk, Phase::Decode, sequences, sequences),
         (score_graph, Phase::Verify, SCORE_TOKENS, SCORE_TOKENS),
     ];
@@ -178,39 +131,8 @@ pub(crate) fn load(
     })
 }
 
-fn check_memory(
-    programs: &[Program],
-    layout: &CacheLayout,
-    weights: &dyn Weights,
-    config: &EngineConfig,
-) -> Result<(), EngineError> {
-    let need = MemoryNeed {
-        weights: weight_keys(programs)
-            .iter()
-            .filter_map(|(_, key, _)| source_bytes(weights, &key.name))
-            .sum(),
-        kv: layout.kv_bytes() as u64,
-        state: (layout.slot_bytes() * layout.slots) as u64,
-        arena: programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64,
-    };
-    match config.memory_bytes {
-        Some(available) if need.total() > available => Err(EngineError::DoesNotFit {
-            need: human_bytes(need.total()),
-            parts: format!(
-                "weights {}, KV cache {}, recurrent state {}, activations {}",
-                human_bytes(need.weights),
-                human_bytes(need.kv),
-                human_bytes(need.state),
-                human_bytes(need.arena)
-            ),
-            available: human_bytes(available),
-        }),
-        _ => Ok(()),
-    }
-}
-
 /// Every weight once: the program and call that reads it first decides the kernel it is packed for.
-fn weight_keys(programs: &[Program]) -> Vec<(usize, mambo_kernel::WeightKey, usize)> {
+pub(crate) fn weight_keys(programs: &[Program]) -> Vec<(usize, mambo_kernel::WeightKey, usize)> {
     let mut seen = HashSet::new();
     let mut keys = Vec::new();
     for (index, program) in programs.iter().enumerate() {
@@ -224,13 +146,6 @@ fn weight_keys(programs: &[Program]) -> Vec<(usize, mambo_kernel::WeightKey, usi
         }
     }
     keys
-}
-
-fn source_bytes(weights: &dyn Weights, name: &str) -> Option<u64> {
-    let source = weights.weight(name)?;
-    let cols = *source.shape().last()?;
-    let rows: usize = source.shape().iter().rev().skip(1).product();
-    source.dtype().row_bytes(cols).map(|bytes| (bytes * rows) as u64)
 }
 
 fn load_weights(

@@ -66,6 +66,11 @@ impl SamplingParams {
             ("presence_penalty", self.presence_penalty, self.presence_penalty.is_finite(), "a number"),
             ("frequency_penalty", self.frequency_penalty, self.frequency_penalty.is_finite(), "a number"),
         ];
+        // Minus infinity bans a token; anything else that is no number would poison the choice.
+        let is_bad = |bias: f32| bias.is_nan() || bias == f32::INFINITY;
+        if let Some((token, bias)) = self.logit_bias.iter().find(|(_, bias)| is_bad(*bias)) {
+            return Some(format!("logit_bias of token {token} is {bias}; it must be a number"));
+        }
         let bad = checks.iter().find(|check| !check.2);
         bad.map(|(name, value, _, want)| format!("{name} is {value}; it must be {want}"))
     }
@@ -89,7 +94,8 @@ pub struct Choice {
     pub logprobs: Option<Logprobs>,
 }
 
-/// Reusable buffers, so that sampling allocates nothing per token once warm.
+/// Reusable buffers, so that plain sampling allocates nothing per token once warm; penalties and log
+/// probabilities do.
 #[derive(Debug, Default)]
 pub struct Sampler {
     logits: Vec<f32>,
@@ -168,6 +174,10 @@ impl Sampler {
         }
         candidates.sort_unstable_by(order);
         let max = candidates[0].1;
+        if max.is_infinite() {
+            // Nothing can be compared with infinity: the first of the best is taken.
+            return candidates[0].0;
+        }
         let mut total = 0f64;
         for candidate in candidates.iter_mut() {
             candidate.1 = ((candidate.1 - max) / params.temperature).exp();
@@ -307,6 +317,8 @@ mod tests {
         assert_eq!(Sampler::default().choose(&logits, &SamplingParams::default(), history).token, 1);
         assert_eq!(Sampler::default().choose(&logits, &hot, history).token, 1);
         assert_eq!(Sampler::default().choose(&[f32::NAN], &hot, history).token, 0);
+        let infinite = [0.0, f32::INFINITY, 1.0];
+        assert_eq!(Sampler::default().choose(&infinite, &hot, history).token, 1);
     }
 
     #[test]
@@ -314,6 +326,14 @@ mod tests {
         let bad = SamplingParams { top_p: 1.5, ..Default::default() };
         assert_eq!(bad.problem().unwrap(), "top_p is 1.5; it must be above 0 and at most 1");
         assert!(SamplingParams { temperature: f32::NAN, ..Default::default() }.problem().is_some());
+        assert!(
+            SamplingParams { logit_bias: vec![(3, f32::INFINITY)], ..Default::default() }.problem().is_some()
+        );
+        assert!(
+            SamplingParams { logit_bias: vec![(3, f32::NEG_INFINITY)], ..Default::default() }
+                .problem()
+                .is_none()
+        );
         assert!(SamplingParams::default().problem().is_none());
     }
 }

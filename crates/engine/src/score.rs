@@ -45,6 +45,10 @@ impl Engine {
         rows: &mut dyn FnMut(ScoredRows),
     ) -> Result<(), EngineError> {
         self.check_tokens(tokens)?;
+        if options.companions >= SCORE_TOKENS {
+            let (companions, room) = (options.companions, SCORE_TOKENS);
+            return Err(EngineError::TooManyCompanions { companions, room });
+        }
         let mut members = Vec::new();
         let result = self
             .gather(tokens, options.companions, &mut members)

@@ -21,7 +21,7 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// Continue from here instead of from nothing, if the prompt starts with the snapshot's tokens.
     pub resume: Option<std::sync::Arc<Snapshot>>,
-    /// Take a snapshot when this many prompt tokens have run.
+    /// Take a snapshot when this many prompt tokens have run, unless the sequence resumes beyond them.
     pub snapshot_at: Option<usize>,
 }
 
@@ -46,8 +46,26 @@ pub(crate) struct Sequence {
     pub slot: Slot,
     pub pages: PageList,
     pub generated: Vec<u32>,
+    /// Prompt tokens that a snapshot spared.
+    pub reused: usize,
     /// Prompt plus generated tokens may not exceed this.
     pub limit: usize,
+}
+
+impl Request {
+    /// The first thing that makes no sense, as a sentence.
+    pub fn problem(&self) -> Option<String> {
+        if self.max_tokens == Some(0) {
+            return Some("max_tokens is 0; ask for at least one token".to_owned());
+        }
+        let prompt = self.prompt.len();
+        match self.snapshot_at {
+            Some(at) if at == 0 || at > prompt => {
+                Some(format!("snapshot_at is {at}; it must be between 1 and the prompt's {prompt} tokens"))
+            }
+            _ => self.sampling.problem(),
+        }
+    }
 }
 
 impl Sequence {

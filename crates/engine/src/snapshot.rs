@@ -7,6 +7,8 @@
 pub struct Snapshot {
     /// The tokens that ran.
     pub(crate) tokens: Vec<u32>,
+    /// The furthest position the slot had run when it was copied.
+    pub(crate) furthest: usize,
     /// The recurrent slot.
     pub(crate) slot: Vec<f32>,
     /// The KV pages that hold those tokens.

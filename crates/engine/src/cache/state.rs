@@ -7,6 +7,8 @@ use mambo_kernel::Rollback;
 pub struct Slot {
     index: u32,
     position: usize,
+    /// The furthest position ever run: what it has overwritten is gone, however far the cursor is back.
+    furthest: usize,
 }
 
 impl Slot {
@@ -20,21 +22,28 @@ impl Slot {
         self.position
     }
 
+    /// The furthest position ever run.
+    pub fn furthest(&self) -> usize {
+        self.furthest
+    }
+
     /// Notes that `tokens` more were run.
     pub fn advance(&mut self, tokens: usize) {
         self.position += tokens;
+        self.furthest = self.furthest.max(self.position);
     }
 
-    /// Notes that a snapshot taken at `position` was restored.
-    pub fn restored_at(&mut self, position: usize) {
-        self.position = position;
+    /// Notes that a snapshot was restored, taken at `position` of a slot that had been at `furthest`.
+    pub fn restored_at(&mut self, position: usize, furthest: usize) {
+        (self.position, self.furthest) = (position, furthest);
     }
 
     /// Moves the cursor back, if the slot still holds what that needs.
     pub fn rollback(&mut self, tokens: usize, depth: Rollback) -> bool {
-        let allowed = tokens <= depth.tokens().min(self.position);
+        let Some(position) = self.position.checked_sub(tokens) else { return false };
+        let allowed = tokens == 0 || self.furthest - position <= depth.tokens();
         if allowed {
-            self.position -= tokens;
+            self.position = position;
         }
         allowed
     }
@@ -59,7 +68,7 @@ impl StateSlots {
 
     /// Takes a slot at position 0, where its memory counts as zero whatever it holds.
     pub fn take(&mut self) -> Option<Slot> {
-        self.free.pop().map(|index| Slot { index, position: 0 })
+        self.free.pop().map(|index| Slot { index, position: 0, furthest: 0 })
     }
 
     /// Gives a slot back.
@@ -83,5 +92,8 @@ mod tests {
         assert!(slot.rollback(SSM_CHUNK, Rollback::OneChunk));
         assert_eq!(slot.position(), 5);
         assert!(!slot.rollback(6, Rollback::OneChunk), "never before the first token");
+        assert!(!slot.rollback(1, Rollback::OneChunk), "a second rollback counts from the furthest token");
+        slot.advance(20);
+        assert!(!slot.rollback(21, Rollback::OneChunk) && slot.rollback(20, Rollback::OneChunk));
     }
 }
