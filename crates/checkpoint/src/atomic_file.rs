@@ -1,12 +1,13 @@
 //! An output file that appears complete or not at all: written beside its place, renamed at the end.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use crate::CheckpointError;
 
-/// Writes to `<path>.partial`; [`AtomicFile::finish`] renames, dropping it earlier removes the partial file.
+/// Writes to `<path>.<process>-<n>.partial`; [`AtomicFile::finish`] renames, dropping it earlier removes the
+/// partial file.
 pub(crate) struct AtomicFile {
     path: PathBuf,
     partial: PathBuf,
@@ -15,15 +16,8 @@ pub(crate) struct AtomicFile {
 
 impl AtomicFile {
     pub fn create(path: &Path) -> Result<AtomicFile, CheckpointError> {
-        // A folder at the target would only be noticed by the rename, after all the work.
-        if path.is_dir() {
-            let problem = "cannot be written because it is a folder; give the name of a file".to_string();
-            return Err(CheckpointError::Write { path: path.to_path_buf(), problem });
-        }
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let file = File::create(&partial).map_err(CheckpointError::io("write", path))?;
+        let path = &target(path)?;
+        let (partial, file) = create_partial(path).map_err(CheckpointError::io("write", path))?;
         Ok(AtomicFile {
             path: path.to_path_buf(),
             partial,
@@ -54,6 +48,38 @@ impl AtomicFile {
         }
         done.map_err(failed)
     }
+}
+
+/// The regular file that is to appear: where a link points to, and never a folder or a device, which a
+/// rename would replace.
+fn target(path: &Path) -> Result<PathBuf, CheckpointError> {
+    let refuse = |what: &str| {
+        let problem = format!("cannot be written because it is {what}; give the name of a file");
+        Err(CheckpointError::Write { path: path.to_path_buf(), problem })
+    };
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => refuse("a folder"),
+        Ok(found) if !found.is_file() => refuse("a device or a pipe"),
+        Ok(_) => fs::canonicalize(path).map_err(CheckpointError::io("write", path)),
+        Err(_) if fs::symlink_metadata(path).is_ok() => refuse("a link to nothing"),
+        Err(_) => Ok(path.to_path_buf()),
+    }
+}
+
+/// A file nobody else writes to, beside its place.
+fn create_partial(path: &Path) -> io::Result<(PathBuf, File)> {
+    let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
+    for n in 0..1000 {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}-{n}.partial", std::process::id()));
+        let partial = PathBuf::from(name);
+        match File::create_new(&partial) {
+            Ok(file) => return Ok((partial, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last)
 }
 
 impl Drop for AtomicFile {

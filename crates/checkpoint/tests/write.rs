@@ -56,7 +56,10 @@ fn gguf_comes_back() {
             writer.write(&t.name, piece).unwrap();
         }
     }
-    assert_eq!(listing(folder.path()), ["out.gguf.partial"], "nothing appears before the end");
+    assert!(
+        listing(folder.path()).iter().all(|name| name.ends_with(".partial")),
+        "nothing appears before the end"
+    );
     writer.finish().unwrap();
     assert_eq!(listing(folder.path()), ["out.gguf"]);
 
@@ -168,4 +171,32 @@ fn safetensors_are_read_by_others_and_by_us() {
     let error = write_safetensors(&path, &[("x", Shape::from([2]), &[0.0])]).unwrap_err().to_string();
     assert!(error.contains("tensor `x` has shape [2] but 1 values"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), bytes, "a refused write leaves the old file");
+}
+
+#[test]
+fn links_are_followed_and_devices_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |path: &std::path::Path| write_safetensors(path, &[("x", Shape::from([1]), &[1.0][..])]);
+    let real = folder.path().join("real.safetensors");
+    std::fs::write(&real, b"old").unwrap();
+    #[cfg(unix)]
+    {
+        let link = folder.path().join("link.safetensors");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        write(&link).unwrap();
+        assert!(
+            link.is_symlink() && std::fs::read(&real).unwrap().len() > 8,
+            "the link stays, its target is new"
+        );
+        let error = write(std::path::Path::new("/dev/null")).unwrap_err().to_string();
+        assert!(error.contains("/dev/null") && error.contains("device"), "{error}");
+    }
+    // Two writers of one name do not share a partial file.
+    let path = folder.path().join("twice.gguf");
+    let metadata = mambo_checkpoint::GgufMetadata::new("test");
+    let first = mambo_checkpoint::GgufWriter::create(&path, &metadata, &[]).unwrap();
+    let second = mambo_checkpoint::GgufWriter::create(&path, &metadata, &[]).unwrap();
+    first.finish().unwrap();
+    second.finish().unwrap();
+    assert_eq!(listing(folder.path()).iter().filter(|name| name.contains("partial")).count(), 0);
 }

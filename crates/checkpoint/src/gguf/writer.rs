@@ -20,7 +20,7 @@ pub struct GgufTensor {
     pub shape: Shape,
 }
 
-/// A GGUF file being written. Until [`GgufWriter::finish`] only `<path>.partial` exists; dropping the writer
+/// A GGUF file being written. Until [`GgufWriter::finish`] only a `.partial` file beside it exists; dropping the writer
 /// earlier, after an error for instance, removes it.
 pub struct GgufWriter {
     file: AtomicFile,

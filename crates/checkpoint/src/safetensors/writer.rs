@@ -11,7 +11,7 @@ use crate::atomic_file::AtomicFile;
 /// Values converted at a time.
 const PIECE_ELEMS: usize = 1 << 16;
 
-/// Writes f32 tensors under `<path>.partial` and renames the file when it is complete.
+/// Writes f32 tensors to a `.partial` file and renames it when it is complete.
 pub fn write_safetensors(path: &Path, tensors: &[(&str, Shape, &[f32])]) -> Result<(), CheckpointError> {
     let wrong = |problem| CheckpointError::Write { path: path.to_path_buf(), problem };
     let mut header = Map::new();
