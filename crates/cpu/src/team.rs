@@ -1,22 +1,25 @@
 //! The resident team of threads: publishes one job at a time, every member runs it, members meet in a
 //! spin barrier. Knows nothing of what a job does.
 //!
-//! Between jobs the members sleep; inside a job they spin, and yield when a wait grows long. A panic of
-//! one member releases the others from their barriers and is raised again in the caller.
+//! Between jobs the members sleep; inside a job they spin briefly, then sleep until they are woken: on a
+//! machine with more threads than free cores, who spins keeps the one he waits for from running. A panic
+//! of one member releases the others from their barriers and is raised again in the caller.
 #![allow(unsafe_code)]
 
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-/// Turns of a waiting loop before it yields the core at every turn.
-const SPINS_BEFORE_YIELD: u32 = 4_000;
-/// Turns a member waits for the next job before it sleeps.
-const SPINS_BEFORE_SLEEP: u32 = 10_000;
+/// Turns of a waiting loop before it sleeps: some tens of microseconds, as long as a core's share of a
+/// small call.
+const SPINS_BEFORE_SLEEP: u32 = 2_000;
+/// Longest sleep before a waiter looks again whether a member has failed.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 type Job = *const (dyn Fn(usize) + Sync);
 
@@ -36,10 +39,46 @@ struct Shared {
     stop: AtomicBool,
     failed: AtomicBool,
     failure: Mutex<Option<Box<dyn Any + Send>>>,
-    sleep: Mutex<()>,
-    wake: Condvar,
     arrived: AtomicUsize,
     generation: AtomicUsize,
+    bell: Bell,
+}
+
+/// Lets threads sleep until something they watch has changed.
+#[derive(Default)]
+struct Bell {
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Bell {
+    /// Waits until `ready`: spins, then sleeps. Whoever makes it ready rings afterwards.
+    fn wait(&self, mut ready: impl FnMut() -> bool) {
+        for _ in 0..SPINS_BEFORE_SLEEP {
+            if ready() {
+                return;
+            }
+            spin_loop();
+        }
+        // Announced before the last look: a change after it is seen by whoever rings.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let mut held = self.lock.lock().unwrap_or_else(|e| e.into_inner());
+        while !ready() {
+            held = self.wake.wait_timeout(held, LOOK_AGAIN).unwrap_or_else(|e| e.into_inner()).0;
+        }
+        drop(held);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes everyone who sleeps; call it after the change they wait for.
+    fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(self.lock.lock().unwrap_or_else(|e| e.into_inner()));
+            self.wake.notify_all();
+        }
+    }
 }
 
 // SAFETY: `job` is written by the caller while no worker runs (`running` is zero) and read by workers
@@ -62,10 +101,9 @@ impl Team {
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
-            sleep: Mutex::new(()),
-            wake: Condvar::new(),
             arrived: AtomicUsize::new(0),
             generation: AtomicUsize::new(0),
+            bell: Bell::default(),
         });
         let mut team = Team { shared, workers: Vec::new() };
         for member in 1..team.size() {
@@ -93,17 +131,10 @@ impl Team {
         // SAFETY: no worker is running, so nobody reads the cell.
         unsafe { *shared.job.get() = Some(erased) };
         shared.running.store(shared.size - 1, Ordering::Relaxed);
-        {
-            // The lock orders the new epoch before or after a member's last look before it sleeps.
-            let _held = shared.sleep.lock().unwrap_or_else(|e| e.into_inner());
-            shared.epoch.fetch_add(1, Ordering::Release);
-        }
-        shared.wake.notify_all();
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        shared.bell.ring();
         guard(shared, || job(0));
-        let mut wait = Wait::default();
-        while shared.running.load(Ordering::Acquire) != 0 {
-            wait.turn();
-        }
+        shared.bell.wait(|| shared.running.load(Ordering::SeqCst) == 0);
         if shared.failed.swap(false, Ordering::Relaxed) {
             shared.arrived.store(0, Ordering::Relaxed);
             let failure = shared.failure.lock().unwrap_or_else(|e| e.into_inner()).take();
@@ -120,11 +151,8 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        {
-            let _held = self.shared.sleep.lock().unwrap_or_else(|e| e.into_inner());
-            self.shared.epoch.fetch_add(1, Ordering::Release);
-        }
-        self.shared.wake.notify_all();
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.bell.ring();
         for worker in self.workers.drain(..) {
             let _ = worker.join();
         }
@@ -151,34 +179,16 @@ impl Shared {
         let generation = self.generation.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.size {
             self.arrived.store(0, Ordering::Relaxed);
-            self.generation.fetch_add(1, Ordering::Release);
+            self.generation.fetch_add(1, Ordering::SeqCst);
+            self.bell.ring();
             return;
         }
-        let mut wait = Wait::default();
-        while self.generation.load(Ordering::Acquire) == generation {
+        self.bell.wait(|| {
             if self.failed.load(Ordering::Relaxed) {
                 std::panic::panic_any(Abandoned);
             }
-            wait.turn();
-        }
-    }
-}
-
-/// A loop that spins, then yields.
-#[derive(Default)]
-struct Wait {
-    turns: u32,
-}
-
-impl Wait {
-    fn turn(&mut self) {
-        self.turns += 1;
-        if self.turns < SPINS_BEFORE_YIELD {
-            spin_loop();
-        } else {
-            self.turns = SPINS_BEFORE_YIELD;
-            std::thread::yield_now();
-        }
+            self.generation.load(Ordering::SeqCst) != generation
+        });
     }
 }
 
@@ -206,27 +216,19 @@ fn work(shared: &Shared, member: usize) {
             // SAFETY: as above.
             guard(shared, || unsafe { (*job)(member) });
         }
-        shared.running.fetch_sub(1, Ordering::Release);
+        shared.running.fetch_sub(1, Ordering::SeqCst);
+        shared.bell.ring();
     }
 }
 
-/// Waits for an epoch other than `seen`: spinning for a while, then asleep.
+/// Waits for an epoch other than `seen`.
 fn next_epoch(shared: &Shared, seen: usize) -> usize {
-    for _ in 0..SPINS_BEFORE_SLEEP {
-        let epoch = shared.epoch.load(Ordering::Acquire);
-        if epoch != seen {
-            return epoch;
-        }
-        spin_loop();
-    }
-    let mut held = shared.sleep.lock().unwrap_or_else(|e| e.into_inner());
-    loop {
-        let epoch = shared.epoch.load(Ordering::Acquire);
-        if epoch != seen {
-            return epoch;
-        }
-        held = shared.wake.wait(held).unwrap_or_else(|e| e.into_inner());
-    }
+    let mut epoch = seen;
+    shared.bell.wait(|| {
+        epoch = shared.epoch.load(Ordering::SeqCst);
+        epoch != seen
+    });
+    epoch
 }
 
 #[cfg(test)]
