@@ -81,7 +81,7 @@ pub struct Site<'a> {
 
 /// One kernel a backend offers.
 pub struct KernelRow {
-    /// `backend:op.variant.types`, such as `cpu:matmul.avx512vnni.q4_0`.
+    /// `backend:op.variant.types`, such as `cpu:matmul.avx512.q4_0`.
     pub name: String,
     /// The op it computes.
     pub op: OpKind,
@@ -125,7 +125,7 @@ pub struct CallTime {
 /// A machine that runs programs. It owns weights, caches and arena; who sits in which page or slot is
 /// the engine's business.
 pub trait Backend: Send {
-    /// `cpu`, `cuda`, ... with what it runs on, such as `cpu/avx512vnni x2`.
+    /// `cpu`, `cuda`, ... with what it runs on, such as `cpu/avx512 x2`.
     fn name(&self) -> &str;
     /// The kernels on offer, best first within an op.
     fn kernels(&self) -> &[KernelRow];
