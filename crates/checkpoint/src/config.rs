@@ -27,6 +27,11 @@ pub struct ConfigFiles {
 }
 
 impl ConfigFiles {
+    /// A configuration alone, whatever its file is called.
+    pub(crate) fn read_alone(file: &Path) -> Result<ConfigFiles, CheckpointError> {
+        Ok(ConfigFiles { config: read_json(file)?.unwrap_or_default(), ..Default::default() })
+    }
+
     /// Reads the files of a folder; only `config.json` has to be there.
     pub(crate) fn read(folder: &Path) -> Result<ConfigFiles, CheckpointError> {
         let Some(config) = read_json(&folder.join("config.json"))? else {

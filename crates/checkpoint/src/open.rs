@@ -18,8 +18,8 @@ impl Checkpoint {
         open(path, true)
     }
 
-    /// Like [`Checkpoint::open`], but the weights may be missing: `config.json` alone is enough. The tensor
-    /// list is empty unless all weights are there.
+    /// Like [`Checkpoint::open`], but the weights may be missing: `config.json` alone is enough, under any name
+    /// that ends in `.json`. The tensor list is empty unless all weights are there.
     pub fn open_metadata(path: &Path) -> Result<Checkpoint, CheckpointError> {
         open(path, false)
     }
@@ -69,6 +69,9 @@ fn open(path: &Path, need_weights: bool) -> Result<Checkpoint, CheckpointError> 
     };
     if name == "config.json" || name == INDEX {
         return open_folder(path, folder, need_weights);
+    }
+    if name.ends_with(".json") && !need_weights {
+        return without_weights(path, ConfigFiles::read_alone(path)?);
     }
     let bytes = Bytes::map(path)?;
     if name.ends_with(".gguf") || bytes.as_slice().starts_with(gguf::MAGIC) {

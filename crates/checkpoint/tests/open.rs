@@ -247,3 +247,12 @@ fn a_split_gguf_opens_from_any_part_and_from_its_folder() {
     let error = Checkpoint::open(&renamed).unwrap_err().to_string();
     assert!(error.contains("which part"), "{error}");
 }
+
+#[test]
+fn a_configuration_opens_alone_under_any_name() {
+    let folder = folder(&[("nano.json", "{\"a\": 1}")]);
+    let path = folder.path().join("nano.json");
+    assert_eq!(config(&Checkpoint::open_metadata(&path).unwrap()).config["a"], 1);
+    let error = Checkpoint::open(&path).unwrap_err().to_string();
+    assert!(error.contains("nano.json"), "{error}");
+}
