@@ -3,6 +3,7 @@
 //! This is the only place that knows architecture names. It must not know sizes.
 
 use crate::error::ModelError;
+use crate::spec::ModelSpec;
 
 /// One family of models.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct Architecture {
     pub gguf_export: [&'static str; 2],
     /// Tokens that end an answer in every member, whatever a file says.
     pub stop_tokens: &'static [u32],
+    /// Texts of tokens that end an answer where the vocabulary has them, whatever their ids.
+    pub stop_names: &'static [&'static str],
 }
 
 /// Every family there is.
@@ -37,6 +40,7 @@ pub static ARCHITECTURES: &[Architecture] = &[Architecture {
     gguf: &["nemotron_h", "nemotron_h_moe"],
     gguf_export: ["nemotron_h", "nemotron_h_moe"],
     stop_tokens: &[2],
+    stop_names: &["<|im_end|>", "<SPECIAL_12>", "</s>"],
 }];
 
 impl Architecture {
@@ -55,6 +59,13 @@ impl Architecture {
     /// The row with this family name.
     pub fn named(name: &str) -> Option<&'static Architecture> {
         ARCHITECTURES.iter().find(|row| row.name == name)
+    }
+}
+
+impl ModelSpec {
+    /// Texts of tokens that end an answer in this family.
+    pub fn stop_names(&self) -> &'static [&'static str] {
+        Architecture::named(&self.architecture).map_or(&[], |row| row.stop_names)
     }
 }
 

@@ -20,6 +20,10 @@ const MAX_PARAMETERS: u128 = 1 << 46;
 type Check = Result<(), String>;
 
 impl ModelSpec {
+    /// Longest context a file may name and an engine may be asked for: positions are 32-bit numbers in
+    /// kernels, and sizes of caches must not wrap.
+    pub const MAX_CONTEXT: usize = 1 << 31;
+
     /// Checks every size; `file` is where they come from.
     pub fn check(&self, file: &str) -> Result<(), ModelError> {
         let fail = |place: String, problem| ModelError::BadSize { file: file.to_owned(), place, problem };
@@ -28,6 +32,7 @@ impl ModelSpec {
         within("vocabulary", self.vocab, MAX_VOCAB).map_err(model)?;
         within("number of layers", self.layers.len(), MAX_LAYERS).map_err(model)?;
         epsilon(self.norm_eps).map_err(model)?;
+        within("trained context", self.context.unwrap_or(1), Self::MAX_CONTEXT).map_err(model)?;
         for (index, layer) in self.layers.iter().enumerate() {
             let place = format!("layer {index} ({})", layer.mixer.name());
             check_layer(layer).map_err(|problem| fail(place, problem))?;

@@ -44,6 +44,8 @@ fn every_mistake_has_its_sentence() {
         json!({"hidden_size": 60.5}),
         json!({"hidden_size": 1e18}),
         json!({"vocab_size": 4_000_000_000u64}),
+        json!({"max_position_embeddings": 9_007_199_254_740_992u64}),
+        json!({"max_position_embeddings": 0}),
         json!({"num_attention_heads": 0}),
         json!({"num_attention_heads": 7}),
         json!({"num_key_value_heads": 0}),
