@@ -16,6 +16,12 @@ use serde_json::{Map, Value};
 
 use crate::error::{Result, TextError};
 
+/// Steps of the template engine that one prompt may take: templates come with models from anywhere, and a
+/// loop in a loop must end. Conversations of two thousand messages stay below it, as a test shows.
+const MAX_STEPS: u64 = 20_000_000;
+/// Most macros and includes inside each other; published templates nest a handful.
+const MAX_NESTING: usize = 64;
+
 /// What to render.
 #[derive(Clone, Debug)]
 pub struct ChatRequest {
@@ -67,6 +73,8 @@ impl ChatTemplate {
             .build()
             .expect("the default delimiters are valid");
         environment.set_syntax(syntax);
+        environment.set_fuel(Some(MAX_STEPS));
+        environment.set_recursion_limit(MAX_NESTING);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_unknown_method_callback(methods::call);
         environment.add_filter("tojson", tojson::filter);
@@ -178,6 +186,9 @@ fn raise_exception(message: &str) -> std::result::Result<JinjaValue, Error> {
 }
 
 fn describe(error: &Error) -> String {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return format!("does not end within {MAX_STEPS} steps");
+    }
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),

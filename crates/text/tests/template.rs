@@ -133,6 +133,28 @@ fn errors_name_the_template_and_line() {
 }
 
 #[test]
+fn hostile_templates_end_with_an_error() {
+    let loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}\
+                 {% endfor %}{% endfor %}{% endfor %}";
+    let macros = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}";
+    for (source, words) in [(loops, "does not end within"), (macros, "recursion")] {
+        let template = ChatTemplate::new("mine.jinja", source).unwrap();
+        let error = template.render(&ChatRequest::new(vec![])).unwrap_err().to_string();
+        assert!(error.starts_with("chat template mine.jinja, line 1: ") && error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn a_long_conversation_is_no_hostile_one() {
+    let turn =
+        |i: usize| json!({"role": if i.is_multiple_of(2) { "user" } else { "assistant" }, "content": "x"});
+    let request = ChatRequest::new((0..2001).map(turn).collect());
+    for source in [TINY, GEN3, V2] {
+        ChatTemplate::new("long", source).unwrap().render(&request).unwrap();
+    }
+}
+
+#[test]
 fn a_model_without_template_is_told_what_to_do() {
     let error = ChatTemplate::require("model.gguf", None).unwrap_err().to_string();
     assert!(error.contains("model.gguf") && error.contains("--raw"), "{error}");
