@@ -10,6 +10,7 @@ use mambo_kernel::{
 
 use crate::bandwidth;
 use crate::cache::Caches;
+use crate::check::check_program;
 use crate::isa::Isa;
 use crate::kernels::table::{self, Ports, Weight};
 use crate::memory::Buffer;
@@ -147,6 +148,8 @@ impl Backend for CpuBackend {
     }
 
     fn compile(&mut self, program: Program) -> Result<ProgramId, BackendError> {
+        check_program(&program, &self.rows);
+        let mut vocabulary = usize::MAX;
         let mut kernels = Vec::with_capacity(program.calls.len());
         for call in &program.calls {
             let mut ports = Ports { names: Vec::new(), weights: Vec::new() };
@@ -156,6 +159,9 @@ impl Backend for CpuBackend {
                     program: program.name.clone(),
                     name: key.name.clone(),
                 })?;
+                if let Weight::Table(table) = weight {
+                    vocabulary = vocabulary.min(table.rows);
+                }
                 ports.names.push(&key.name);
                 ports.weights.push(weight.clone());
             }
@@ -164,7 +170,7 @@ impl Backend for CpuBackend {
         if program.arena_bytes > self.arena.len() {
             self.arena = Buffer::zeroed(program.arena_bytes, "activations")?;
         }
-        let compiled = Compiled::new(program, kernels);
+        let compiled = Compiled::new(program, kernels, vocabulary);
         self.bench.grow(self.team.size(), compiled.scratch())?;
         self.programs.push(compiled);
         Ok(ProgramId(self.programs.len() - 1))

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use mambo_kernel::{AttentionDims, BackendError, CacheLayout, KvElem, PAGE_TOKENS, SlotLayout};
 
+use crate::check::Marks;
 use crate::memory::Buffer;
 use crate::shared::Shared;
 
@@ -22,6 +23,7 @@ pub(crate) struct Caches {
     /// Where each layer's part of a slot starts, and its layout.
     parts: Vec<(usize, SlotLayout)>,
     slot_len: usize,
+    marks: Marks,
 }
 
 /// Bytes of one half (K or V) of one head of a page.
@@ -57,6 +59,7 @@ impl Caches {
             layout: layout.clone(),
             parts,
             slot_len,
+            marks: Marks::new(layout),
         })
     }
 
@@ -72,9 +75,9 @@ impl Caches {
         })
     }
 
-    /// What they hold.
-    pub fn layout(&self) -> &CacheLayout {
-        &self.layout
+    /// What they hold, and the marks a step is checked with.
+    pub fn layout_and_marks(&mut self) -> (&CacheLayout, &mut Marks) {
+        (&self.layout, &mut self.marks)
     }
 
     /// Views for the members of a running step.

@@ -28,15 +28,9 @@ impl Isa {
         let mut sets = vec![Isa::Portable];
         #[cfg(target_arch = "x86_64")]
         {
-            use std::arch::is_x86_feature_detected as has;
-            if has!("avx2") && has!("fma") && has!("f16c") {
+            if has_avx2() {
                 sets.push(Isa::Avx2);
-                if has!("avx512f")
-                    && has!("avx512bw")
-                    && has!("avx512vl")
-                    && has!("avx512dq")
-                    && has!("avx512vnni")
-                {
+                if has_avx512() {
                     sets.push(Isa::Avx512);
                 }
             }
@@ -70,19 +64,29 @@ impl Isa {
     }
 }
 
+/// Detects a list of features and makes the function that runs a kernel with exactly those.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-fn run_avx2<W: Work>(work: &W, cx: &Cx, scratch: &mut Scratch) {
-    work.work::<simd::Avx2>(cx, scratch)
+macro_rules! instruction_set {
+    ($has:ident, $run:ident, $simd:ty, $($feature:tt)*) => {
+        fn $has() -> bool {
+            $(std::arch::is_x86_feature_detected!($feature))&&*
+        }
+
+        $(#[target_feature(enable = $feature)])*
+        fn $run<W: Work>(work: &W, cx: &Cx, scratch: &mut Scratch) {
+            work.work::<$simd>(cx, scratch)
+        }
+    };
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt"
-)]
-fn run_avx512<W: Work>(work: &W, cx: &Cx, scratch: &mut Scratch) {
-    work.work::<simd::Avx512>(cx, scratch)
-}
+instruction_set!(has_avx2, run_avx2, simd::Avx2, "avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt");
+#[cfg(target_arch = "x86_64")]
+instruction_set!(
+    has_avx512, run_avx512, simd::Avx512,
+    "avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vnni"
+    "avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt"
+);
 
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

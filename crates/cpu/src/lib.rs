@@ -7,6 +7,7 @@
 mod backend;
 mod bandwidth;
 mod cache;
+mod check;
 mod isa;
 mod kernels;
 mod memory;

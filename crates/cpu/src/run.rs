@@ -8,6 +8,7 @@ use std::time::Instant;
 use mambo_kernel::{BackendError, CallTime, Program, StepInputs};
 
 use crate::cache::Caches;
+use crate::check::StepNeeds;
 use crate::kernels::{Cx, Kernel, PHASES, Scratch, ScratchNeed};
 use crate::memory::Buffer;
 use crate::shared::Shared;
@@ -17,16 +18,19 @@ use crate::team::{Meeting, Team};
 pub(crate) struct Compiled {
     pub program: Program,
     pub kernels: Vec<Box<dyn Kernel>>,
+    needs: StepNeeds,
     /// Counters of every call, set to zero before each step.
     counters: Vec<[AtomicUsize; PHASES]>,
     pub times: Vec<CallTime>,
 }
 
 impl Compiled {
-    pub fn new(program: Program, kernels: Vec<Box<dyn Kernel>>) -> Compiled {
+    /// A checked program with its kernels; `vocabulary` rows are in its smallest table.
+    pub fn new(program: Program, kernels: Vec<Box<dyn Kernel>>, vocabulary: usize) -> Compiled {
+        let needs = StepNeeds::of(&program, vocabulary);
         let counters = kernels.iter().map(|_| Default::default()).collect();
         let times = vec![CallTime::default(); kernels.len()];
-        Compiled { program, kernels, counters, times }
+        Compiled { program, kernels, needs, counters, times }
     }
 
     /// Working memory the program needs per member.
@@ -82,7 +86,8 @@ pub(crate) struct Stage<'a> {
 impl Compiled {
     /// Runs one step: every member walks the calls in order and meets the others after each.
     pub fn run(&mut self, stage: Stage, step: &StepInputs) {
-        self.check(step, stage.caches);
+        let (layout, marks) = stage.caches.layout_and_marks();
+        self.needs.check(step, layout, marks);
         for counter in self.counters.iter().flatten() {
             counter.store(0, Ordering::Relaxed);
         }
@@ -106,28 +111,6 @@ impl Compiled {
                 }
             }
         });
-    }
-
-    /// The step must fit the program and the caches: kernels rely on it.
-    fn check(&self, step: &StepInputs, caches: &Caches) {
-        let (program, layout) = (&self.program, caches.layout());
-        let (tokens, wanted) = (step.token_ids.len(), step.wanted.len());
-        assert!(tokens <= program.max_tokens, "{tokens} tokens in a step for {}", program.max_tokens);
-        assert!(wanted <= program.max_wanted, "{wanted} wanted rows in a step for {}", program.max_wanted);
-        let mut rows = 0;
-        for segment in step.segments {
-            assert!(segment.first_row as usize == rows && segment.rows > 0, "segments must cover the rows");
-            rows += segment.rows as usize;
-            let slot = segment.slot as usize;
-            assert!(slot < layout.slots || layout.state_layers.is_empty(), "slot {slot} does not exist");
-        }
-        assert_eq!(rows, tokens, "segments must cover the rows");
-        assert!(step.wanted.iter().all(|&w| (w as usize) < tokens), "a wanted row does not exist");
-        let pages = layout.pages as u32;
-        assert!(
-            layout.kv_layers.is_empty() || step.pages.iter().all(|&p| p < pages),
-            "a page does not exist"
-        );
     }
 }
 

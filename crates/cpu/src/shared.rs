@@ -106,7 +106,7 @@ impl<'a> View<'a> {
 
     fn row_start(&self, row: usize, elem: Elem) -> *mut u8 {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        debug_assert_eq!(self.elem, elem);
+        assert!(self.elem == elem, "a row of {} read as {}", self.elem.name(), elem.name());
         // SAFETY: the whole view was checked when it was made.
         unsafe { self.start.add(row * self.stride_bytes) }
     }

@@ -82,8 +82,12 @@ impl Ports<'_> {
         }
     }
 
-    fn packed(&self, port: usize, want: [usize; 3]) -> Result<Arc<Packed>, BackendError> {
+    fn packed(&self, port: usize, want: [usize; 3], x: Elem) -> Result<Arc<Packed>, BackendError> {
         match &self.weights[port] {
+            Weight::Packed(p) if matmul::input(p.dtype()) != Some(x) => {
+                let problem = format!("of {}, but the call gives {} rows", p.dtype(), x.name());
+                Err(self.wrong(port, format!("{want:?}"), problem))
+            }
             Weight::Packed(p) if [p.experts(), p.out(), p.cols()] == want => Ok(Arc::clone(p)),
             Weight::Packed(p) => {
                 let shape = format!("{:?}", [p.experts(), p.out(), p.cols()]);
@@ -116,12 +120,12 @@ pub(crate) fn prepare(isa: Isa, call: &Call, w: &Ports) -> Result<Box<dyn Kernel
         Op::Embed => bind(isa, Embed { ids: x, out, table: w.table(0, out.cols)? }),
         Op::RmsNorm { eps } => bind(isa, RmsNorm { x, out, weight: w.vector(0, cols)?, eps }),
         Op::Matmul { out: rows, epilogue } => {
-            let weight = w.packed(0, [1, rows, cols])?;
+            let weight = w.packed(0, [1, rows, cols], x.elem)?;
             let residual = call.inputs.get(1).copied();
             matmul::prepare(isa, MatmulCall { weight, x, residual, out, epilogue })
         }
         Op::MoeMatmul { experts, top_k, out: rows, epilogue } => {
-            let weight = w.packed(0, [experts, rows, cols])?;
+            let weight = w.packed(0, [experts, rows, cols], x.elem)?;
             moe_matmul::prepare(isa, MoeMatmulCall { weight, x, ids: input(1), out, top_k, epilogue })
         }
         Op::Add => bind(isa, Add { a: x, b: input(1), out }),

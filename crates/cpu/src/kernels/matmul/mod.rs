@@ -60,6 +60,11 @@ pub(crate) const TYPES: [(DType, Elem); 8] = [
     (DType::F32, Elem::F32),
 ];
 
+/// The activations that a stored type is multiplied with, if it can be.
+pub(crate) fn input(dtype: DType) -> Option<Elem> {
+    TYPES.iter().find(|(known, _)| *known == dtype).map(|(_, elem)| *elem)
+}
+
 /// Something to do with the format of a stored type.
 pub(super) trait WithFormat {
     type Output;

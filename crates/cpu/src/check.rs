@@ -1,0 +1,255 @@
+//! What kernels rely on, checked before they run: every operand of a program when it is compiled, every
+//! step when it is run. Both are broken invariants of the caller, so both are assertions.
+//!
+//! Kernels hand disjoint parts of shared memory to members on the strength of these checks: a `SAFETY`
+//! line that says "a row belongs to one item" holds because segments, slots, pages and operands do not
+//! overlap.
+
+use std::ops::Range;
+
+use mambo_kernel::{
+    AttentionDims, CacheLayout, Call, Elem, KernelRow, Op, Operand, PAGE_TOKENS, Phase, Place, Program, Rows,
+    Segment, SsmDims, StepInputs, ValueType,
+};
+
+/// What a call asks of the caches.
+enum CacheNeed {
+    Kv(usize, AttentionDims),
+    State(usize, SsmDims),
+}
+
+/// What a step must bring for a program, gathered when it is compiled.
+pub(crate) struct StepNeeds {
+    max_tokens: usize,
+    max_wanted: usize,
+    /// Whether every sequence has one row.
+    single: bool,
+    /// Operands in the hidden rows.
+    hidden: Vec<(usize, Operand)>,
+    caches: Vec<CacheNeed>,
+    /// Rows of the smallest table that is looked up by token.
+    pub vocabulary: usize,
+}
+
+impl StepNeeds {
+    /// Gathers the needs of a checked program; `vocabulary` rows are in its smallest table.
+    pub fn of(program: &Program, vocabulary: usize) -> StepNeeds {
+        let hidden = |operand: &Operand| match operand.place {
+            Place::Hidden(offset) => Some((offset, *operand)),
+            _ => None,
+        };
+        StepNeeds {
+            max_tokens: program.max_tokens,
+            max_wanted: program.max_wanted,
+            single: program.phase == Phase::Decode,
+            hidden: program.calls.iter().flat_map(|call| &call.inputs).filter_map(hidden).collect(),
+            caches: program.calls.iter().filter_map(cache_need).collect(),
+            vocabulary,
+        }
+    }
+
+    /// Checks a step; `marks` has a bit per page and per slot, and comes back clear.
+    pub fn check(&self, step: &StepInputs, layout: &CacheLayout, marks: &mut Marks) {
+        let (tokens, wanted) = (step.token_ids.len(), step.wanted.len());
+        assert!(tokens <= self.max_tokens, "{tokens} tokens in a step for {}", self.max_tokens);
+        assert!(wanted <= self.max_wanted, "{wanted} wanted rows in a step for {}", self.max_wanted);
+        assert!(step.wanted.iter().all(|&w| (w as usize) < tokens), "a wanted row does not exist");
+        if let Some(id) = step.token_ids.iter().find(|&&id| id as usize >= self.vocabulary) {
+            panic!("token id {id} is beyond the {} rows of the embedding", self.vocabulary);
+        }
+        for (offset, operand) in &self.hidden {
+            let end = end(*offset, operand, operand.rows.count(tokens, wanted));
+            let bytes = step.hidden.len() * 4;
+            assert!(end <= bytes, "hidden rows of {bytes} bytes, of which {end} are read");
+        }
+        let (mut kv, mut state) = (false, false);
+        for need in &self.caches {
+            match need {
+                CacheNeed::Kv(layer, dims) => {
+                    kv = true;
+                    assert!(layout.kv_layers.get(*layer) == Some(dims), "the caches lack KV layer {layer}");
+                }
+                CacheNeed::State(layer, dims) => {
+                    state = true;
+                    let has = layout.state_layers.get(*layer) == Some(dims);
+                    assert!(has, "the caches lack state layer {layer}");
+                }
+            }
+        }
+        self.check_rows(step);
+        if state {
+            check_slots(step.segments, layout.slots, &mut marks.slots);
+        }
+        if kv {
+            check_pages(step, layout.pages, &mut marks.pages);
+        }
+    }
+
+    /// Segments cover the rows in order, each once.
+    fn check_rows(&self, step: &StepInputs) {
+        let mut rows = 0;
+        for segment in step.segments {
+            assert!(segment.first_row as usize == rows && segment.rows > 0, "segments must cover the rows");
+            assert!(segment.rows == 1 || !self.single, "a decode step has one row per sequence");
+            let end = segment.position.checked_add(segment.rows);
+            assert!(end.is_some(), "position {} is beyond counting", segment.position);
+            rows += segment.rows as usize;
+        }
+        assert_eq!(rows, step.token_ids.len(), "segments must cover the rows");
+    }
+}
+
+fn cache_need(call: &Call) -> Option<CacheNeed> {
+    let layer = call.cache.unwrap_or(0);
+    match call.op {
+        Op::Attention(dims) => Some(CacheNeed::Kv(layer, dims)),
+        Op::SsmConv(dims) | Op::SsmScan(dims) | Op::SsmStep { dims, .. } => {
+            Some(CacheNeed::State(layer, dims))
+        }
+        _ => None,
+    }
+}
+
+/// Bits for pages and slots that a check has met, made once with the caches.
+pub(crate) struct Marks {
+    pages: Vec<u64>,
+    slots: Vec<u64>,
+}
+
+impl Marks {
+    pub fn new(layout: &CacheLayout) -> Marks {
+        Marks { pages: vec![0; layout.pages.div_ceil(64)], slots: vec![0; layout.slots.div_ceil(64)] }
+    }
+}
+
+/// Sets a bit and says whether it was clear.
+fn set(marks: &mut [u64], index: usize) -> bool {
+    let (word, bit) = (&mut marks[index / 64], 1 << (index % 64));
+    let clear = *word & bit == 0;
+    *word |= bit;
+    clear
+}
+
+fn check_slots(segments: &[Segment], slots: usize, marks: &mut [u64]) {
+    marks.fill(0);
+    for segment in segments {
+        let slot = segment.slot as usize;
+        assert!(slot < slots, "slot {slot} does not exist");
+        assert!(set(marks, slot), "slot {slot} belongs to two segments");
+    }
+}
+
+/// Every list covers its segment, and no page that a segment writes stands in another's list.
+fn check_pages(step: &StepInputs, pages: usize, marks: &mut [u64]) {
+    marks.fill(0);
+    let list = |segment: &Segment| -> (&[u32], usize) {
+        let last = (segment.position + segment.rows - 1) as usize / PAGE_TOKENS;
+        let rest = step.pages.get(segment.first_page as usize..).unwrap_or_default();
+        assert!(last < rest.len(), "a page list does not cover its segment");
+        (&rest[..=last], segment.position as usize / PAGE_TOKENS)
+    };
+    for segment in step.segments {
+        let (own, first_written) = list(segment);
+        if let Some(page) = own.iter().find(|&&page| page as usize >= pages) {
+            panic!("page {page} does not exist");
+        }
+        for &page in &own[first_written..] {
+            assert!(set(marks, page as usize), "page {page} is written twice");
+        }
+    }
+    for segment in step.segments {
+        let (own, first_written) = list(segment);
+        for &page in &own[..first_written] {
+            let page = page as usize;
+            assert!(marks[page / 64] >> (page % 64) & 1 == 0, "page {page} is read and written");
+        }
+    }
+}
+
+/// Where an operand of so many rows ends, in bytes from the start of its memory.
+fn end(offset: usize, operand: &Operand, rows: usize) -> usize {
+    let Some(between) = rows.checked_sub(1) else { return offset };
+    let end = between.checked_mul(operand.stride_bytes).and_then(|b| b.checked_add(row_bytes(operand)));
+    end.and_then(|b| b.checked_add(offset)).expect("an operand is larger than memory")
+}
+
+/// Bytes of a row without what separates it from the next.
+fn row_bytes(operand: &Operand) -> usize {
+    match operand.elem {
+        Elem::Q8 => operand.elem.row_bytes(operand.cols),
+        Elem::F32 | Elem::I32 => operand.cols.checked_mul(4).expect("a row is larger than memory"),
+    }
+}
+
+/// Checks every operand of every call: types as the op has them, inside the arena, and outputs apart from
+/// all else that the call touches.
+pub(crate) fn check_program(program: &Program, kernels: &[KernelRow]) {
+    for call in &program.calls {
+        let row = &kernels[call.kernel];
+        let label = &call.label;
+        assert!(row.op == call.op.kind(), "`{label}` is bound to kernel {}", row.name);
+        assert_eq!(call.inputs.len(), call.op.input_count(), "inputs of `{label}`");
+        let types: Vec<ValueType> = call.inputs.iter().map(value_type).collect();
+        let results = call.op.infer(&types, call.outputs.first().map_or(0, |o| o.cols));
+        let results = results.unwrap_or_else(|problem| panic!("`{label}`: {problem}"));
+        assert!(results.iter().copied().eq(call.outputs.iter().map(value_type)), "outputs of `{label}`");
+        assert_eq!(call.weights.len(), call.op.weight_ports(&types).len(), "weights of `{label}`");
+        for (port, input) in call.inputs.iter().enumerate() {
+            let want = match (call.op, port) {
+                (_, 0) => row.input,
+                (Op::MoeMatmul { .. } | Op::GatherRows, 1) => Elem::I32,
+                _ => Elem::F32,
+            };
+            assert!(input.elem == want, "input {port} of `{label}` is {}", input.elem.name());
+        }
+        check_places(program, call);
+    }
+    for output in &program.outputs {
+        assert!(arena_range(program, &output.operand).is_some(), "`{}` is not in the arena", output.name);
+    }
+}
+
+fn check_places(program: &Program, call: &Call) {
+    let label = &call.label;
+    let outputs = call.outputs.iter().map(|output| {
+        assert!(output.stride_bytes >= row_bytes(output), "rows that `{label}` writes overlap");
+        arena_range(program, output).unwrap_or_else(|| panic!("an output of `{label}` is not in the arena"))
+    });
+    let outputs: Vec<Range<usize>> = outputs.collect();
+    let inputs = call.inputs.iter().filter_map(|input| arena_range(program, input));
+    let ranges: Vec<Range<usize>> = outputs.iter().cloned().chain(inputs).collect();
+    for (i, output) in outputs.iter().enumerate() {
+        for other in &ranges[i + 1..] {
+            let apart = output.end <= other.start || other.end <= output.start;
+            assert!(apart, "`{label}` writes {output:?} and touches {other:?}");
+        }
+    }
+}
+
+/// The bytes of the arena that an operand spans at most, if it is there.
+fn arena_range(program: &Program, operand: &Operand) -> Option<Range<usize>> {
+    let rows = operand.rows.count(program.max_tokens, program.max_wanted);
+    let aligned = |offset: usize| offset.is_multiple_of(4) && operand.stride_bytes.is_multiple_of(4);
+    match operand.place {
+        Place::Arena(offset) => {
+            let range = offset..end(offset, operand, rows);
+            assert!(range.end <= program.arena_bytes, "an operand ends beyond the arena, at {}", range.end);
+            assert!(aligned(offset), "an operand is not aligned");
+            Some(range)
+        }
+        Place::Hidden(offset) => {
+            assert!(aligned(offset), "an operand is not aligned");
+            None
+        }
+        Place::TokenIds | Place::Wanted => {
+            let rows = if operand.place == Place::Wanted { Rows::WANTED } else { Rows::TOKENS };
+            let fits = operand.elem == Elem::I32 && operand.cols == 1 && operand.rows == rows;
+            assert!(fits, "an operand is no column of indices");
+            None
+        }
+    }
+}
+
+fn value_type(operand: &Operand) -> ValueType {
+    ValueType { elem: operand.elem, rows: operand.rows, cols: operand.cols }
+}

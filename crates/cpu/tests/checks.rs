@@ -1,0 +1,114 @@
+//! A program or step that breaks what kernels rely on is refused before a kernel runs.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use mambo_cpu::{CpuBackend, CpuOptions};
+use mambo_kernel::{
+    AttentionDims, Backend, CacheLayout, Call, Elem, KvElem, Op, OpKind, Operand, Phase, Place, Program,
+    ProgramId, Rollback, Rows, Segment, StepInputs,
+};
+
+const DIMS: AttentionDims = AttentionDims { q_heads: 2, kv_heads: 1, head_dim: 16 };
+const TOKENS: usize = 40;
+
+fn operand(place: Place, cols: usize) -> Operand {
+    Operand { place, elem: Elem::F32, rows: Rows::TOKENS, cols, stride_bytes: cols * 4 }
+}
+
+/// Attention whose queries, keys and values are the hidden rows; `change` breaks the program.
+fn compile(change: impl FnOnce(&mut Program)) -> (CpuBackend, ProgramId) {
+    let mut backend = CpuBackend::new(CpuOptions { threads: 1, isa: None }).unwrap();
+    let layout = CacheLayout {
+        kv_layers: vec![DIMS],
+        kv_elem: KvElem::F32,
+        pages: 4,
+        state_layers: Vec::new(),
+        slots: 2,
+        rollback: Rollback::None,
+    };
+    backend.create_caches(&layout).unwrap();
+    let kernel = backend.kernels().iter().position(|row| row.op == OpKind::Attention).unwrap();
+    let mut program = Program {
+        name: "test".into(),
+        phase: Phase::Prefill,
+        max_tokens: TOKENS,
+        max_wanted: TOKENS,
+        calls: vec![Call {
+            op: Op::Attention(DIMS),
+            kernel,
+            label: "attention".into(),
+            inputs: vec![
+                operand(Place::Hidden(0), 32),
+                operand(Place::Hidden(0), 16),
+                operand(Place::Hidden(0), 16),
+            ],
+            outputs: vec![operand(Place::Arena(0), 32)],
+            weights: Vec::new(),
+            cache: Some(0),
+        }],
+        weights: Vec::new(),
+        outputs: Vec::new(),
+        arena_bytes: TOKENS * 128,
+        unpooled_bytes: TOKENS * 128,
+    };
+    change(&mut program);
+    let id = backend.compile(program).unwrap();
+    (backend, id)
+}
+
+fn message(what: impl FnOnce()) -> String {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(what)) else { return "no panic".into() };
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default()
+}
+
+/// Two sequences: 33 rows from the start of the first, 2 rows across a page's edge of the second.
+const SEGMENTS: [Segment; 2] = [
+    Segment { slot: 0, first_row: 0, rows: 33, position: 0, first_page: 0 },
+    Segment { slot: 1, first_row: 33, rows: 2, position: 30, first_page: 2 },
+];
+
+fn run(segments: &[Segment], pages: &[u32], wanted: &[u32], hidden: usize) -> String {
+    let (mut backend, id) = compile(|_| {});
+    let hidden = vec![0.5; hidden];
+    let tokens = [0; 35];
+    let step = StepInputs { token_ids: &tokens, segments, pages, wanted, hidden: &hidden };
+    message(|| backend.run(id, &step).unwrap())
+}
+
+#[test]
+fn steps_that_do_not_fit_are_refused() {
+    let hidden = 35 * 32;
+    let [first, second] = SEGMENTS;
+    let case = |segments: &[Segment], pages: &[u32], wanted: &[u32], hidden, want: &str| {
+        let got = run(segments, pages, wanted, hidden);
+        assert!(got.contains(want), "{want:?}, got {got:?}");
+    };
+    case(&SEGMENTS, &[0, 1, 2], &[34], hidden, "no panic");
+    case(&SEGMENTS, &[0, 1, 2], &[35], hidden, "wanted row");
+    case(&SEGMENTS, &[0, 1, 2], &[], hidden - 1, "hidden rows");
+    case(&SEGMENTS, &[0, 4, 2], &[], hidden, "page 4 does not exist");
+    case(&SEGMENTS, &[0, 1, 1], &[], hidden, "page 1 is written twice");
+    case(&SEGMENTS, &[0, 1], &[], hidden, "does not cover its segment");
+    case(&[second, first], &[0, 1, 2], &[], hidden, "cover the rows");
+    case(&[first], &[0, 1, 2], &[], hidden, "cover the rows");
+    let later = Segment { position: 32, ..second };
+    case(&[first, later], &[0, 1, 0, 2], &[], hidden, "page 0 is read and written");
+    case(&[first, Segment { position: u32::MAX, ..second }], &[0, 1, 2], &[], hidden, "beyond counting");
+}
+
+#[test]
+fn programs_that_do_not_fit_are_refused() {
+    let case = |change: fn(&mut Program), want: &str| {
+        let got = message(|| drop(compile(change)));
+        assert!(got.contains(want), "{want:?}, got {got:?}");
+    };
+    case(|_| {}, "no panic");
+    case(|p| p.arena_bytes -= 4, "beyond the arena");
+    case(|p| p.calls[0].inputs[1].elem = Elem::Q8, "input");
+    case(|p| p.calls[0].inputs[2].cols = 12, "attention");
+    case(|p| p.calls[0].outputs[0].stride_bytes = 64, "overlap");
+    case(|p| p.calls[0].inputs[0].place = Place::Arena(0), "touches");
+    case(|p| p.calls[0].outputs[0].place = Place::Hidden(0), "not in the arena");
+    case(|p| p.calls[0].kernel = 0, "bound to kernel");
+}
