@@ -34,7 +34,7 @@ pub struct Analysis {
 pub fn measure(args: &ModelArgs, prefill: bool, tokens: usize) -> Result<Analysis> {
     let model = Model::open(args)?;
     let sequences = if prefill { 1 } else { tokens };
-    let room = if prefill { tokens + 1 } else { 2 * DECODE_STEPS + 2 };
+    let room = if prefill { tokens.saturating_add(1) } else { 2 * DECODE_STEPS + 2 };
     let mut flags = args.clone();
     flags.context = Some(flags.context.unwrap_or(room).max(room));
     if prefill {

@@ -87,6 +87,24 @@ pub struct ModelArgs {
     pub chunk: usize,
 }
 
+/// Which model to describe: weights need not be there.
+#[derive(Args)]
+pub struct NameArgs {
+    /// A folder, a .gguf file, a config.json or a preset such as nano-30b; the built-in model if left out
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    positional: Option<String>,
+    /// The same, as commands that run a model take it
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<String>,
+}
+
+impl NameArgs {
+    /// The name, however it was given.
+    pub fn name(&self) -> Option<&str> {
+        self.positional.as_deref().or(self.model.as_deref())
+    }
+}
+
 /// Element type of cached keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum KvType {
@@ -143,7 +161,7 @@ pub struct SampleArgs {
     #[arg(long, value_name = "ID=X", value_parser = parse_bias)]
     pub logit_bias: Vec<(u32, f32)>,
     /// Report log probabilities with this many alternatives (with --json)
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<usize>,
 }
 
@@ -188,7 +206,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["raw", "system", "prompt"])]
     pub messages: Option<PathBuf>,
     /// Continue plain text, without the chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["system", "tools", "no_think"])]
     pub raw: bool,
     /// Most tokens to generate
     #[arg(short = 'n', long = "tokens", value_name = "N")]

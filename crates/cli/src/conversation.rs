@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use mambo_engine::Snapshot;
+use mambo_engine::{FinishReason, Snapshot};
 use mambo_text::{ChatRequest, ChatTemplate, OutputStyle, Tokenizer};
 use serde_json::{Value, json};
 
@@ -66,19 +66,9 @@ impl Conversation {
     fn request(&self, template: &ChatTemplate, user: &str) -> ChatRequest {
         let mut messages = self.messages();
         messages.push(json!({"role": "user", "content": user}));
-        // Older templates know no variable for it and look for a word in the messages instead.
-        if let Some(thinking) = self.thinking
-            && !template.source().contains("enable_thinking")
-            && template.source().contains("/no_think")
-        {
-            let word = if thinking { "/think" } else { "/no_think" };
-            match &self.system {
-                Some(text) => messages[0] = json!({"role": "system", "content": format!("{text} {word}")}),
-                None => messages.insert(0, json!({"role": "system", "content": word})),
-            }
-        }
         let mut request = ChatRequest::new(messages);
         request.enable_thinking = self.thinking;
+        say_thinking(template, &mut request);
         request
     }
 
@@ -107,19 +97,38 @@ impl Conversation {
         })
     }
 
-    /// Adds a question and what came of it.
+    /// Adds a question and what came of it. What was stopped before it said anything is no turn: the next
+    /// question would follow an empty answer, which no model has seen.
     pub fn keep(&mut self, user: &str, reply: &Reply) {
+        if let Some(snapshot) = &reply.snapshot {
+            self.snapshots.push(snapshot.clone());
+            let extra = self.snapshots.len().saturating_sub(KEPT_SNAPSHOTS);
+            self.snapshots.drain(..extra);
+        }
+        if reply.finish == FinishReason::Cancelled && reply.content.is_empty() {
+            return;
+        }
         self.messages.push(json!({"role": "user", "content": user}));
         let mut answer = json!({"role": "assistant", "content": reply.content});
         if !reply.reasoning.is_empty() {
             answer["reasoning_content"] = json!(reply.reasoning);
         }
         self.messages.push(answer);
-        if let Some(snapshot) = &reply.snapshot {
-            self.snapshots.push(snapshot.clone());
-            let extra = self.snapshots.len().saturating_sub(KEPT_SNAPSHOTS);
-            self.snapshots.drain(..extra);
-        }
+    }
+}
+
+/// Says in words whether to think, where the template knows no variable for it: older ones look for a word
+/// in the messages instead.
+pub fn say_thinking(template: &ChatTemplate, request: &mut ChatRequest) {
+    let by_word = !template.source().contains("enable_thinking") && template.source().contains("/no_think");
+    let Some(thinking) = request.enable_thinking.filter(|_| by_word) else { return };
+    let word = if thinking { "/think" } else { "/no_think" };
+    let system = request.messages.first_mut().filter(|first| first["role"] == "system");
+    match system.map(|first| &mut first["content"]) {
+        Some(Value::String(text)) => *text = format!("{text} {word}"),
+        Some(Value::Array(parts)) => parts.push(json!({"type": "text", "text": format!(" {word}")})),
+        Some(other) => *other = json!(word),
+        None => request.messages.insert(0, json!({"role": "system", "content": word})),
     }
 }
 
@@ -130,6 +139,7 @@ fn common_prefix(a: &[u32], b: &[u32]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mambo_engine::Request;
 
     fn system_of(source: &str, thinking: Option<bool>, system: Option<&str>) -> Option<String> {
         let template = ChatTemplate::new("test", source).unwrap();
@@ -147,6 +157,18 @@ mod tests {
         assert_eq!(system_of(word, Some(true), Some("Be brief.")).as_deref(), Some("Be brief. /think"));
         assert_eq!(system_of(word, None, None), None);
         assert_eq!(system_of(variable, Some(false), Some("Be brief.")).as_deref(), Some("Be brief."));
+    }
+
+    #[test]
+    fn a_turn_stopped_before_its_answer_is_forgotten() {
+        let mut conversation = Conversation::new(None, None);
+        let mut reply = Reply::new(&Request::default());
+        reply.reasoning.push_str("hm");
+        conversation.keep("hi", &reply);
+        assert_eq!(conversation.turns(), 0);
+        reply.content.push_str("Hel");
+        conversation.keep("hi", &reply);
+        assert_eq!(conversation.turns(), 1);
     }
 
     #[test]

@@ -1,7 +1,11 @@
-//! Ctrl-C: the first stops the answer, a second within it ends the program.
+//! Ctrl-C: the first stops the answer or the file being written, a second within it ends the program.
 
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::terminal::RESET;
 
 /// Counts interrupts since they were last cleared.
 #[derive(Clone, Default)]
@@ -15,6 +19,10 @@ impl Interrupt {
         ctrlc::set_handler(move || {
             if seen.fetch_add(1, Ordering::SeqCst) > 0 {
                 // The answer did not stop in time: whoever presses twice means it.
+                // Standard error, because whoever writes to standard output may hold it.
+                if std::io::stderr().is_terminal() {
+                    let _ = std::io::stderr().write_all(RESET.as_bytes());
+                }
                 std::process::exit(130);
             }
         })?;
@@ -30,4 +38,14 @@ impl Interrupt {
     pub fn clear(&self) {
         self.0.store(0, Ordering::SeqCst);
     }
+}
+
+/// Makes Ctrl-C end the program at once, without the unfinished file.
+pub fn remove_on_ctrl_c(unfinished: &Path) -> anyhow::Result<()> {
+    let unfinished = unfinished.to_owned();
+    ctrlc::set_handler(move || {
+        let _ = std::fs::remove_file(&unfinished);
+        std::process::exit(130);
+    })?;
+    Ok(())
 }

@@ -12,6 +12,7 @@ mod environment;
 mod export;
 mod interrupt;
 mod lines;
+mod logits_file;
 mod machine;
 mod model;
 mod progress;

@@ -18,6 +18,10 @@ use crate::{builtin, environment, machine};
 
 /// Context of a run if neither a flag nor the model says otherwise.
 pub const DEFAULT_CONTEXT: usize = 8192;
+/// Sequences at once that can be asked for.
+const MAX_SEQUENCES: usize = 1 << 20;
+/// No machine has more memory.
+const MAX_CACHE_BYTES: u128 = 1 << 50;
 
 /// An open model that has loaded nothing yet.
 pub struct Model {
@@ -115,19 +119,21 @@ impl Model {
         usage: EngineUse,
         weights: &BoundWeights,
     ) -> Result<EngineConfig> {
-        let trained = self.spec.context.unwrap_or(DEFAULT_CONTEXT);
-        let context = args.context.unwrap_or(DEFAULT_CONTEXT.min(trained).max(usage.at_least_tokens));
-        if context == 0 {
-            bail!("--context is 0; it must hold at least one token");
+        let context = context_tokens(args, &self.spec, usage.at_least_tokens)?;
+        let sequences = usage.sequences;
+        if sequences > MAX_SEQUENCES {
+            bail!("{sequences} sequences at once are more than the {MAX_SEQUENCES} this engine allows");
         }
         if args.chunk == 0 {
             bail!("--chunk is 0; a step needs at least one token");
         }
+        check_cache_size(&self.spec, sequences, context)?;
         let is_f32 = weights.0.get("embed").is_some_and(|w| w.dtype() == DType::F32);
         Ok(EngineConfig {
-            max_sequences: usage.sequences,
+            max_sequences: sequences,
             context_tokens: context,
-            step_tokens: args.chunk,
+            // No step is longer than all there can be; a plan for more would only take memory.
+            step_tokens: args.chunk.min(context * sequences),
             kv_elem: args.kv_type.resolve(is_f32),
             rollback: Rollback::None,
             memory_bytes: machine::available_memory(),
@@ -147,6 +153,8 @@ impl Model {
         let engine = Engine::load(backend, &parts, &weights, config, &mut progress)
             .with_context(|| format!("cannot load {}", self.name()))?;
         bar.done();
+        // Scales are only looked at while weights are read.
+        weights.0.check_read_parts()?;
         Ok(engine)
     }
 
@@ -182,7 +190,7 @@ impl Model {
     pub fn stop_tokens(&self, tokenizer: &Tokenizer) -> Vec<u32> {
         let mut stops = self.spec.stop_tokens.clone();
         stops.extend(tokenizer.eos());
-        stops.extend(["<|im_end|>", "<SPECIAL_12>", "</s>"].iter().filter_map(|name| tokenizer.id_of(name)));
+        stops.extend(self.spec.stop_names().iter().filter_map(|name| tokenizer.id_of(name)));
         stops.sort_unstable();
         stops.dedup();
         stops
@@ -232,6 +240,31 @@ pub fn backend(args: &ModelArgs) -> Result<Box<dyn Backend>> {
     Ok(Box::new(CpuBackend::new(CpuOptions { threads: args.threads.unwrap_or(0), isa: None })?))
 }
 
+/// The context the flags ask for, or as much of the model's own as is usual.
+pub fn context_tokens(args: &ModelArgs, spec: &ModelSpec, at_least: usize) -> Result<usize> {
+    let usual = DEFAULT_CONTEXT.min(spec.context.unwrap_or(DEFAULT_CONTEXT));
+    let context = args.context.unwrap_or(usual.max(at_least));
+    if context == 0 {
+        bail!("--context is 0; it must hold at least one token");
+    }
+    if context > ModelSpec::MAX_CONTEXT {
+        bail!("a context of {context} tokens is more than the {} this engine allows", ModelSpec::MAX_CONTEXT);
+    }
+    Ok(context)
+}
+
+/// Refuses caches so large that counting their bytes would wrap, long before memory is asked for.
+fn check_cache_size(spec: &ModelSpec, sequences: usize, context: usize) -> Result<()> {
+    let per_token: usize = spec.cache_layers().kv_layers.iter().map(|a| 8 * a.kv_heads * a.head_dim).sum();
+    let bytes = per_token as u128 * sequences as u128 * context as u128;
+    if bytes > MAX_CACHE_BYTES {
+        bail!(
+            "the KV cache of {sequences} x {context} tokens takes more memory than any machine has; lower --context"
+        );
+    }
+    Ok(())
+}
+
 /// A path as it is, or a hub id in the local cache.
 fn resolve(name: &str) -> Result<PathBuf> {
     let path = PathBuf::from(name);
@@ -241,18 +274,26 @@ fn resolve(name: &str) -> Result<PathBuf> {
     }
     let folder =
         environment::hub_cache().map(|cache| cache.join(format!("models--{}--{}", parts[0], parts[1])));
-    let snapshots = folder.as_ref().and_then(|f| std::fs::read_dir(f.join("snapshots")).ok());
-    let newest = snapshots
-        .into_iter()
-        .flatten()
-        .flatten()
-        .max_by_key(|e| e.metadata().and_then(|m| m.modified()).ok());
-    match newest {
-        Some(entry) => Ok(entry.path()),
+    match folder.and_then(|folder| snapshot(&folder)) {
+        Some(path) => Ok(path),
         None => bail!(
             "there is no file or folder `{name}`, and no model of that id in the local hub cache; download it first or give a path"
         ),
     }
+}
+
+/// The snapshot of a cached model that its main branch names, else the newest.
+fn snapshot(folder: &Path) -> Option<PathBuf> {
+    let snapshots = folder.join("snapshots");
+    let main = std::fs::read_to_string(folder.join("refs").join("main")).ok();
+    // A name with anything else in it would lead out of the cache.
+    let named = main.as_deref().map(str::trim).filter(|m| m.chars().all(|c| c.is_ascii_hexdigit()));
+    if let Some(path) = named.filter(|m| !m.is_empty()).map(|m| snapshots.join(m)).filter(|p| p.is_dir()) {
+        return Some(path);
+    }
+    let all = std::fs::read_dir(snapshots).ok()?.flatten();
+    let newest = all.max_by_key(|e| e.metadata().and_then(|m| m.modified()).ok());
+    newest.map(|entry| entry.path())
 }
 
 /// The vocabulary of a GGUF file as the tokenizer takes it.
@@ -273,4 +314,29 @@ fn gguf_vocabulary(metadata: &GgufMetadata) -> Result<GgufVocabulary> {
         pad: metadata.u32("tokenizer.ggml.padding_token_id")?,
         add_bos: metadata.bool("tokenizer.ggml.add_bos_token")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_main_branch_names_the_snapshot() {
+        let folder = std::env::temp_dir().join(format!("mambo-hub-{}", std::process::id()));
+        let snapshots = folder.join("snapshots");
+        for name in ["aa11", "bb22"] {
+            std::fs::create_dir_all(snapshots.join(name)).unwrap();
+        }
+        std::fs::create_dir_all(folder.join("refs")).unwrap();
+        for name in ["aa11", "bb22"] {
+            std::fs::write(folder.join("refs/main"), format!("{name}\n")).unwrap();
+            assert_eq!(snapshot(&folder), Some(snapshots.join(name)));
+        }
+        for odd in ["", "../..", "cc33"] {
+            std::fs::write(folder.join("refs/main"), odd).unwrap();
+            let found = snapshot(&folder).unwrap();
+            assert_eq!(found.parent(), Some(&*snapshots), "{odd}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

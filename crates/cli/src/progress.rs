@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 /// A bar that counts bytes, with speed and time left.
 pub struct ByteBar(ProgressBar);
@@ -42,14 +42,34 @@ impl CountBar {
         CountBar(bar)
     }
 
-    /// One more is done.
-    pub fn step(&self) {
-        self.0.inc(1);
+    /// So many more are done.
+    pub fn step(&self, count: usize) {
+        self.0.inc(count as u64);
     }
 
     /// Takes the bar away.
     pub fn done(self) {
         self.0.finish_and_clear();
+    }
+}
+
+/// A dim line that says how much of a prompt was read; dropping it takes it away.
+pub struct PromptBar(ProgressBar);
+
+impl PromptBar {
+    /// A line for a prompt of so many tokens.
+    pub fn new(tokens: usize) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(tokens as u64), target());
+        let style = ProgressStyle::with_template("{msg:.dim} {percent:.dim}{prefix:.dim}");
+        bar.set_style(style.expect("the template is valid"));
+        bar.set_message("reading prompt");
+        bar.set_prefix("%");
+        PromptBar(bar.with_finish(ProgressFinish::AndClear))
+    }
+
+    /// Moves it to so many tokens, or to the end.
+    pub fn at(&self, tokens: usize) {
+        self.0.set_position((tokens as u64).min(self.0.length().unwrap_or(0)));
     }
 }
 

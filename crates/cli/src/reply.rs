@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use mambo_engine::{Choice, Engine, Event, FinishReason, Request, Snapshot};
+use mambo_engine::{Choice, Engine, Event, FinishReason, Request, SequenceId, Snapshot};
 use mambo_text::{Detokenizer, Event as Piece, OutputParser, OutputStyle, ParseOptions, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::interrupt::Interrupt;
+use crate::progress::PromptBar;
 
 /// What came of a request.
 pub struct Reply {
@@ -44,68 +45,111 @@ pub fn answer(
     interrupt: &Interrupt,
     show: &mut dyn FnMut(&Piece) -> Result<()>,
 ) -> Result<Reply> {
-    let reused = request.resume.as_ref().map(|s| s.tokens().len()).filter(|n| {
-        let tokens = request.resume.as_ref().map_or(&[][..], |s| s.tokens());
-        *n < request.prompt.len() && request.prompt.starts_with(tokens)
-    });
-    let stops = request.stop_tokens.clone();
-    let mut reply = Reply {
-        reasoning: String::new(),
-        content: String::new(),
-        tool_calls: Vec::new(),
-        choices: Vec::new(),
-        finish: FinishReason::Cancelled,
-        snapshot: None,
-        prompt_tokens: request.prompt.len(),
-        reused_tokens: reused.unwrap_or(0),
-        prefill: Duration::ZERO,
-        decode: Duration::ZERO,
+    let mut listener = Listener {
+        reply: Reply::new(&request),
+        detokenizer: Detokenizer::keeping(tokenizer, &style.markers()),
+        parser: OutputParser::new(style, tools, ParseOptions::default()),
+        stops: request.stop_tokens.clone(),
+        start: Instant::now(),
+        show,
     };
-    let mut detokenizer = Detokenizer::keeping(tokenizer, &style.markers());
-    let mut parser = OutputParser::new(style, tools, ParseOptions::default());
-    let start = Instant::now();
     let id = engine.submit(request)?;
-    let mut running = true;
-    while running {
-        if interrupt.pressed() {
-            engine.cancel(id);
-            break;
+    let heard = listen(engine, id, interrupt, &mut listener);
+    // Whatever went wrong or was pressed, nobody waits for the rest; a sequence that ended is gone already.
+    engine.cancel(id);
+    heard?;
+    listener.finish()
+}
+
+/// Steps until the sequence has ended or Ctrl-C is pressed.
+fn listen(engine: &mut Engine, id: SequenceId, interrupt: &Interrupt, listener: &mut Listener) -> Result<()> {
+    let (reused, prompt) = (listener.reply.reused_tokens, listener.reply.prompt_tokens);
+    let chunk = engine.config().step_tokens;
+    let mut reading = (prompt - reused > 2 * chunk).then(|| PromptBar::new(prompt));
+    let mut read = reused;
+    while !interrupt.pressed() {
+        let events = engine.step()?;
+        read += chunk;
+        if let Some(bar) = &reading {
+            bar.at(read);
         }
-        for event in engine.step()? {
+        for event in events {
             match event {
-                Event::Token { choice, .. } => {
-                    if reply.choices.is_empty() {
-                        reply.prefill = start.elapsed();
-                    }
-                    let text = if stops.contains(&choice.token) {
-                        String::new()
-                    } else {
-                        detokenizer.push(choice.token)
-                    };
-                    reply.choices.push(choice);
-                    for piece in parser.push(&text) {
-                        reply.take(&piece, show)?;
-                    }
+                Event::Token { id: whose, choice } if whose == id => {
+                    // The line must be gone before the answer begins.
+                    reading = None;
+                    listener.token(choice)?;
                 }
-                Event::Snapshot { snapshot, .. } => reply.snapshot = Some(snapshot),
-                Event::Finished { reason, .. } => {
-                    reply.finish = reason;
-                    running = false;
+                Event::Snapshot { id: whose, snapshot } if whose == id => {
+                    listener.reply.snapshot = Some(snapshot);
                 }
+                Event::Finished { id: whose, reason } if whose == id => {
+                    listener.reply.finish = reason;
+                    return Ok(());
+                }
+                // Another sequence's; this program runs none beside.
+                _ => {}
             }
         }
     }
-    reply.decode = start.elapsed().saturating_sub(reply.prefill);
-    let rest = detokenizer.finish();
-    let mut pieces = parser.push(&rest);
-    pieces.extend(parser.finish());
-    for piece in pieces {
-        reply.take(&piece, show)?;
+    Ok(())
+}
+
+/// Turns tokens into the reply.
+struct Listener<'a> {
+    reply: Reply,
+    detokenizer: Detokenizer,
+    parser: OutputParser,
+    stops: Vec<u32>,
+    start: Instant,
+    show: &'a mut dyn FnMut(&Piece) -> Result<()>,
+}
+
+impl Listener<'_> {
+    fn token(&mut self, choice: Choice) -> Result<()> {
+        if self.reply.choices.is_empty() {
+            self.reply.prefill = self.start.elapsed();
+        }
+        let is_stop = self.stops.contains(&choice.token);
+        let text = if is_stop { String::new() } else { self.detokenizer.push(choice.token) };
+        self.reply.choices.push(choice);
+        for piece in self.parser.push(&text) {
+            self.reply.take(&piece, self.show)?;
+        }
+        Ok(())
     }
-    Ok(reply)
+
+    fn finish(mut self) -> Result<Reply> {
+        self.reply.decode = self.start.elapsed().saturating_sub(self.reply.prefill);
+        let rest = self.detokenizer.finish();
+        let mut pieces = self.parser.push(&rest);
+        pieces.extend(self.parser.finish());
+        for piece in pieces {
+            self.reply.take(&piece, self.show)?;
+        }
+        Ok(self.reply)
+    }
 }
 
 impl Reply {
+    /// A reply to this request that has said nothing yet.
+    pub fn new(request: &Request) -> Reply {
+        let resumed = request.resume.as_ref().map_or(&[][..], |snapshot| snapshot.tokens());
+        let is_start = resumed.len() < request.prompt.len() && request.prompt.starts_with(resumed);
+        Reply {
+            reasoning: String::new(),
+            content: String::new(),
+            tool_calls: Vec::new(),
+            choices: Vec::new(),
+            finish: FinishReason::Cancelled,
+            snapshot: None,
+            prompt_tokens: request.prompt.len(),
+            reused_tokens: if is_start { resumed.len() } else { 0 },
+            prefill: Duration::ZERO,
+            decode: Duration::ZERO,
+        }
+    }
+
     fn take(&mut self, piece: &Piece, show: &mut dyn FnMut(&Piece) -> Result<()>) -> Result<()> {
         match piece {
             Piece::Reasoning(text) => self.reasoning.push_str(text),

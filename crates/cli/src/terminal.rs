@@ -22,7 +22,8 @@ pub struct Screen {
 }
 
 const DIM: &str = "\x1b[2m";
-const RESET: &str = "\x1b[0m";
+/// Ends every colour.
+pub const RESET: &str = "\x1b[0m";
 
 impl Screen {
     /// A screen that uses colour if a person is watching.

@@ -1,7 +1,7 @@
 //! The trained model answers as it was trained to, from every form it is stored in.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -91,4 +91,24 @@ fn golden_conversations() {
         );
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_huge_chunk_is_no_more_than_the_context() {
+    let huge = run(&None, &["-n", "4", "--chunk", "18446744073709551615", "Hello!"]);
+    let usual = run(&None, &["-n", "4", "Hello!"]);
+    assert_eq!(huge["tokens"], usual["tokens"]);
+}
+
+#[test]
+fn a_reader_that_left_is_no_panic() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_mambo"))
+        .args(["run", "--temp", "0", "-n", "4", "--json", "Hello!"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

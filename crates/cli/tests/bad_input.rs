@@ -112,7 +112,7 @@ fn token_outside_the_vocabulary() {
 #[test]
 fn model_larger_than_memory() {
     // A context this long wants a KV cache of terabytes.
-    let text = refused(&fixture("dense"), &["--context", "4000000000"]);
+    let text = refused(&fixture("dense"), &["--context", "2000000000"]);
     assert_names(&text, &["memory", "KV cache", "--context"]);
 }
 
@@ -141,11 +141,43 @@ fn files_that_are_something_else() {
 }
 
 #[test]
+fn a_request_that_would_be_half_ignored() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_mambo")).arg("run").args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for flag in [&["--system", "x"][..], &["--tools", "x"], &["--no-think"]] {
+        assert_names(&run(&[&["--raw", "hello"], flag].concat()), &["--raw", flag[0]]);
+    }
+    assert_names(&run(&["--logprobs", "2", "hello"]), &["--json"]);
+    let file = std::env::temp_dir().join(format!("mambo-bad-{}-think.json", std::process::id()));
+    std::fs::write(&file, r#"{"messages": [], "enable_thinking": "no"}"#).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
+    assert_names(&sentence(command.args(["run", "--messages"]).arg(&file)), &["enable_thinking", "true"]);
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn nonsense_flags() {
     let model = fixture("dense");
     assert_names(&refused(&model, &["--threads", "0"]), &["--threads"]);
     assert_names(&refused(&model, &["--chunk", "0"]), &["--chunk"]);
     assert_names(&refused(&model, &["--context", "0"]), &["--context"]);
+    // Sizes that would wrap around and look small.
+    for huge in ["9007199254740992", "18446744073709551615", "4294967296"] {
+        assert_names(&refused(&model, &["--context", huge]), &[huge, "2147483648"]);
+    }
+    let huge = "18446744073709551615";
+    for arguments in [["bench", "-p", huge], ["bench", "-d", huge], ["bench", "-b", huge]] {
+        assert_names(
+            &sentence(Command::new(env!("CARGO_BIN_EXE_mambo")).args(arguments)),
+            &["this engine allows"],
+        );
+    }
+    for arguments in [["explain", "--tokens", huge], ["explain", "--context", huge]] {
+        assert_names(&sentence(Command::new(env!("CARGO_BIN_EXE_mambo")).args(arguments)), &[huge]);
+    }
     let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
     assert_names(&sentence(command.args(["run", "--top-p", "7", "hello"])), &["top_p", "7"]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));

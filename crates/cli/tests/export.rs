@@ -141,6 +141,28 @@ fn mistakes_are_named_with_their_remedy() {
     assert!(!scratch("mistakes.gguf").exists() && !scratch("mistakes.gguf.partial").exists());
 }
 
+#[cfg(unix)]
+#[test]
+fn interrupting_leaves_nothing_behind() {
+    let file = path("interrupted.gguf");
+    let folder = std::path::Path::new(&*file).parent().unwrap();
+    let files = || std::fs::read_dir(folder).unwrap().count();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_mambo"))
+        .args(["synth", "nano-4b", "-o", &file, "-t", "1"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    while files() == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it was stopped");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    let sentence = program::refusal(&child.wait_with_output().unwrap());
+    assert!(sentence.contains("stopped"), "{sentence}");
+    assert_eq!(files(), 0);
+}
+
 #[test]
 fn a_file_is_only_replaced_when_asked() {
     let file = path("exists.gguf");

@@ -49,6 +49,16 @@ fn the_built_in_model_has_all_it_needs() {
 }
 
 #[test]
+fn the_model_may_stand_with_or_without_its_flag() {
+    for command in ["inspect", "fit", "explain"] {
+        let more: &[&str] = if command == "fit" { &["--memory", "20", "--bandwidth", "50"] } else { &[] };
+        let (with, _) = works(&[&[command, "-m", "nano-30b"], more].concat());
+        let (without, _) = works(&[&[command, "nano-30b"], more].concat());
+        assert_eq!(with, without, "{command}");
+    }
+}
+
+#[test]
 fn a_wrong_name_lists_what_there_is() {
     let sentence = refused(&["inspect", "-m", "nano-31b"]);
     assert!(sentence.contains("no file, folder or preset `nano-31b`") && sentence.contains("nano-30b"));

@@ -133,8 +133,9 @@ fn check(args: &BenchArgs) -> Result<()> {
 fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
     let sequences = args.batch.iter().copied().max().unwrap_or(1);
     // Sequences that are ready early go on decoding while the prompts of the others run.
-    let waiting = (sequences * args.depth).div_ceil(args.model.chunk.max(1)) + 2;
-    let need = args.prompt.max(args.depth + args.tokens + waiting) + 1;
+    let waiting = sequences.saturating_mul(args.depth).div_ceil(args.model.chunk.max(1));
+    let decoded = args.depth.saturating_add(args.tokens).saturating_add(waiting).saturating_add(2);
+    let need = args.prompt.max(decoded).saturating_add(1);
     let mut flags = args.model.clone();
     flags.context = Some(flags.context.unwrap_or(need));
     if flags.context < Some(need) {

@@ -140,6 +140,10 @@ fn defaults() -> Value {
 
 fn machine_text(m: &Value) -> String {
     let bytes = |name: &str| m[name].as_u64().map_or("unknown".to_owned(), human_bytes);
+    let unchecked = match m["available_bytes"].is_null() {
+        true => " (this system does not say: models are loaded without a check that they fit)",
+        false => "",
+    };
     let words = |name: &str| -> String {
         let list = m[name].as_array().into_iter().flatten().filter_map(Value::as_str);
         list.collect::<Vec<_>>().join(" ")
@@ -147,7 +151,7 @@ fn machine_text(m: &Value) -> String {
     let rate = |name: &str| m["bandwidth_bytes_per_second"][name].as_f64().unwrap_or(0.0) / 1e9;
     let d = &m["defaults"];
     format!(
-        "mambo       {}\nprocessor   {}, {} cores\nfeatures    {}\nkernels     {} (of {})\nmemory      {}, {} available\n\
+        "mambo       {}\nprocessor   {}, {} cores\nfeatures    {}\nkernels     {} (of {})\nmemory      {}, {} available{unchecked}\n\
          bandwidth   {:.1} GB/s read by one thread, {:.1} by all\ngpus        none: this version runs on the CPU alone\n\
          defaults    {} sequence, context {} (or the trained one if shorter), {} tokens per prompt step, keys and values {}, rollback {} tokens\n\n",
         m["version"].as_str().unwrap_or_default(),

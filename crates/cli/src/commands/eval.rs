@@ -10,6 +10,7 @@ use crate::args::{KvType, ModelArgs};
 use crate::model::{EngineUse, Model};
 use crate::progress::CountBar;
 use crate::quality::{Divergence, Likelihood, Windows, log_softmax, score_window, svg_curve};
+use crate::terminal::{put, put_json};
 
 /// `mambo eval`
 #[derive(Args)]
@@ -100,20 +101,20 @@ fn perplexity(args: &PplArgs) -> Result<()> {
         for (row, &next) in logits.chunks_exact(vocab).zip(&window[1..]) {
             likelihood.add(log_softmax(row)[next as usize]);
         }
-        bar.step();
+        bar.step(1);
     }
     bar.done();
     if args.text.json {
         let mut report = likelihood.to_json();
         report["model"] = json!(model.name());
-        println!("{report}");
+        put_json(&report)?;
     } else {
         let (value, error) = likelihood.perplexity();
-        println!(
-            "perplexity {value:.4} ± {error:.4}   {:.4} nats per token over {} tokens",
+        put(&format!(
+            "perplexity {value:.4} ± {error:.4}   {:.4} nats per token over {} tokens\n",
             likelihood.mean(),
             windows.predicted()
-        );
+        ))?;
     }
     Ok(())
 }
@@ -143,7 +144,7 @@ fn divergence(args: &KldArgs) -> Result<()> {
             base_likelihood.add(log_softmax(want)[next as usize]);
             likelihood.add(log_softmax(got)[next as usize]);
         }
-        bar.step();
+        bar.step(1);
     }
     bar.done();
     if let Some(path) = &args.svg {
@@ -157,19 +158,25 @@ fn divergence(args: &KldArgs) -> Result<()> {
         report["base"] = json!(base.name());
         report["perplexity"] = likelihood.to_json();
         report["base_perplexity"] = base_likelihood.to_json();
-        println!("{report}");
+        put_json(&report)?;
         return Ok(());
     }
-    println!("KL divergence of {} from {}, over {} tokens", model.name(), base.name(), windows.predicted());
+    let mut text = format!(
+        "KL divergence of {} from {}, over {} tokens\n",
+        model.name(),
+        base.name(),
+        windows.predicted()
+    );
     for (name, value) in divergence.summary() {
-        println!("  {name:8} {:>10} nats", nats(value));
+        text += &format!("  {name:8} {:>10} nats\n", nats(value));
     }
-    println!("  same most likely token {:.2}%", divergence.agreement() * 100.0);
-    println!(
-        "  perplexity {:.4}, of the base {:.4}",
+    text += &format!("  same most likely token {:.2}%\n", divergence.agreement() * 100.0);
+    text += &format!(
+        "  perplexity {:.4}, of the base {:.4}\n",
         likelihood.perplexity().0,
         base_likelihood.perplexity().0
     );
+    put(&text)?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use mambo_engine::{EngineConfig, ModelGraphs, SCORE_TOKENS, cache_layout, optimise};
 use mambo_graph::Graph;
 use mambo_kernel::{Backend, CacheLayout, Phase, Program, Rollback};
-use mambo_model::BuildOptions;
+use mambo_model::{BuildOptions, ModelSpec};
 use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
 use mambo_tensor::DType;
 use serde_json::{Value, json};
@@ -17,8 +17,11 @@ use crate::model;
 use crate::terminal::{put, put_json};
 
 /// `mambo explain`
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct ExplainArgs {
+    /// A folder, a .gguf file, a config.json or a preset such as nano-30b; the same as -m
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub positional: Option<String>,
     /// Which program: decode, prefill, or verify, where every row's logits are wanted
     #[arg(long, value_name = "NAME", value_enum, default_value_t = PhaseName::Decode, hide_possible_values = true)]
     pub phase: PhaseName,
@@ -80,8 +83,16 @@ impl PhaseName {
 
 /// Runs the command.
 pub fn run(args: &ExplainArgs) -> Result<()> {
-    if args.tokens == Some(0) {
-        bail!("--tokens is 0; a step needs at least one");
+    let mut args = args.clone();
+    args.model.model = args.positional.take().or(args.model.model);
+    let args = &args;
+    let (tokens, _) = args.phase.rows(args.tokens, args.model.chunk);
+    if tokens == 0 {
+        let flag = if args.tokens.is_some() { "--tokens" } else { "--chunk" };
+        bail!("{flag} is 0; a step needs at least one token");
+    }
+    if tokens > ModelSpec::MAX_CONTEXT {
+        bail!("a step of {tokens} tokens is more than the {} this engine allows", ModelSpec::MAX_CONTEXT);
     }
     if args.analyze {
         return analyze(args);
@@ -134,7 +145,7 @@ impl Stages {
             LowerOptions { name: &graph.name, phase, max_tokens, max_wanted, weight_type: &weight_type };
         let program = lower(&graph, &Kernels::of(backend), &options)?;
         let sequences = if args.phase == PhaseName::Decode { max_tokens } else { 1 };
-        let caches = caches(args, described, types, &built, sequences);
+        let caches = caches(args, described, types, &built, sequences)?;
         Ok(Stages { built, passes, graph, program, caches })
     }
 
@@ -198,11 +209,11 @@ fn caches(
     types: &TypeTable,
     graph: &Graph,
     sequences: usize,
-) -> CacheLayout {
+) -> Result<CacheLayout> {
     let trained = described.spec.context.unwrap_or(model::DEFAULT_CONTEXT);
     let config = EngineConfig {
         max_sequences: sequences,
-        context_tokens: args.model.context.unwrap_or(model::DEFAULT_CONTEXT.min(trained)),
+        context_tokens: model::context_tokens(&args.model, &described.spec, 0)?,
         step_tokens: args.model.chunk,
         kv_elem: args.model.kv_type.resolve(types.dtype("embed") == Some(DType::F32)),
         rollback: Rollback::None,
@@ -210,7 +221,7 @@ fn caches(
     };
     let graphs =
         ModelGraphs { trunk: graph, mtp: None, trained_context: trained, vocab: described.spec.vocab };
-    cache_layout(&graphs, &config)
+    Ok(cache_layout(&graphs, &config))
 }
 
 fn analyze(args: &ExplainArgs) -> Result<()> {

@@ -3,24 +3,26 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mambo_engine::{MemoryNeed, SCORE_TOKENS, human_bytes, plan};
-use mambo_kernel::{Backend, CacheLayout, KvElem, PAGE_TOKENS, Phase, Program, Rollback, WeightKey};
-use mambo_model::BuildOptions;
+use mambo_kernel::{Backend, CacheLayout, PAGE_TOKENS, Phase, Program, Rollback, WeightKey};
+use mambo_model::{BuildOptions, ModelSpec};
 use mambo_plan::{CostContext, program_cost};
 use mambo_tensor::DType;
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, context_text};
-use crate::args::ModelArgs;
+use crate::args::{DEFAULT_CHUNK, KvType, ModelArgs, NameArgs};
 use crate::bandwidth::read_bandwidth;
 use crate::described::{Described, TypeTable};
+use crate::model::DEFAULT_CONTEXT;
 use crate::terminal::{put, put_json};
 use crate::{machine, model};
 
 /// `mambo fit`
 #[derive(Args)]
 pub struct FitArgs {
-    /// A folder, a .gguf file, a config.json or a preset such as nano-30b; the built-in model if left out
-    pub model: Option<String>,
+    /// The model.
+    #[command(flatten)]
+    pub model: NameArgs,
     /// Pretend that every matrix is stored in this type, such as q4_0
     #[arg(long, value_name = "TYPE")]
     pub quant: Option<String>,
@@ -38,12 +40,8 @@ pub struct FitArgs {
     pub json: bool,
 }
 
-/// Tokens of one prompt step, as commands that answer use.
-const CHUNK: usize = 512;
 /// Contexts that are always shown.
-const CONTEXTS: [usize; 3] = [8 << 10, 32 << 10, 128 << 10];
-/// No machine holds more; a bound for the searches.
-const MOST_TOKENS: usize = 1 << 31;
+const CONTEXTS: [usize; 3] = [DEFAULT_CONTEXT, 32 << 10, 128 << 10];
 
 /// Everything the answer rests on.
 struct Fit {
@@ -75,7 +73,7 @@ impl TokenBytes {
 
 /// Runs the command.
 pub fn run(args: &FitArgs) -> Result<()> {
-    let described = Described::open(args.model.as_deref())?;
+    let described = Described::open(args.model.name())?;
     let types = match &args.quant {
         None => described.types()?,
         Some(name) => TypeTable::as_if(&described.spec, name)?,
@@ -113,8 +111,11 @@ impl Fit {
     ) -> Result<Fit> {
         let graph = described.spec.trunk_graph(BuildOptions::default())?;
         let weight_type = |name: &str| types.dtype(name);
-        let wanted =
-            [(Phase::Decode, 1, 1), (Phase::Prefill, CHUNK, 1), (Phase::Verify, SCORE_TOKENS, SCORE_TOKENS)];
+        let wanted = [
+            (Phase::Decode, 1, 1),
+            (Phase::Prefill, DEFAULT_CHUNK, 1),
+            (Phase::Verify, SCORE_TOKENS, SCORE_TOKENS),
+        ];
         let mut programs = Vec::new();
         for (phase, tokens, rows) in wanted {
             programs.push(plan(&graph, backend, phase, tokens, rows, &weight_type)?);
@@ -125,7 +126,7 @@ impl Fit {
         let all_f32 = types.dtype("embed") == Some(DType::F32);
         let layout = CacheLayout {
             kv_layers: graph.kv_layers.clone(),
-            kv_elem: if all_f32 { KvElem::F32 } else { KvElem::F16 },
+            kv_elem: KvType::Auto.resolve(all_f32),
             pages: 0,
             state_layers: graph.state_layers.clone(),
             slots: 0,
@@ -162,7 +163,7 @@ impl Fit {
 
     /// The longest context of one sequence; nothing if not even the shortest fits.
     fn longest_context(&self) -> Option<usize> {
-        let pages = largest(MOST_TOKENS / PAGE_TOKENS, |pages| self.fits(1, pages * PAGE_TOKENS))?;
+        let pages = largest(ModelSpec::MAX_CONTEXT / PAGE_TOKENS, |pages| self.fits(1, pages * PAGE_TOKENS))?;
         Some(pages * PAGE_TOKENS)
     }
 
@@ -266,7 +267,7 @@ impl Fit {
 
     /// The context sequences are counted at: what commands use unless told otherwise.
     fn comfortable_context(&self) -> usize {
-        self.trained.unwrap_or(CONTEXTS[0]).min(CONTEXTS[0])
+        self.trained.unwrap_or(DEFAULT_CONTEXT).min(DEFAULT_CONTEXT)
     }
 
     fn to_json(&self, described: &Described) -> Value {

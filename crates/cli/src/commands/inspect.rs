@@ -4,14 +4,14 @@ use anyhow::Result;
 use clap::Args;
 use mambo_checkpoint::{Checkpoint, Metadata, TensorInfo};
 use mambo_engine::human_bytes;
-use mambo_kernel::{CacheLayout, Rollback, SSM_CHUNK, SsmDims};
+use mambo_kernel::{CacheLayout, Rollback, SSM_CHUNK, SlotLayout, SsmDims, WeightSource};
 use mambo_model::{Mixer, ModelSpec, MoeSpec, Place};
 use mambo_tensor::DType;
 use mambo_text::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, grouped, ranges, short_count};
-use crate::args::KvType;
+use crate::args::{KvType, NameArgs};
 use crate::described::Described;
 use crate::model::Model;
 use crate::terminal::{put, put_json};
@@ -19,9 +19,9 @@ use crate::terminal::{put, put_json};
 /// `mambo inspect`
 #[derive(Args)]
 pub struct InspectArgs {
-    /// A folder, a .gguf file, a config.json or a preset such as nano-30b; the built-in model if left out
-    #[arg(short, long, value_name = "MODEL")]
-    pub model: Option<String>,
+    /// The model.
+    #[command(flatten)]
+    pub model: NameArgs,
     /// List every tensor
     #[arg(long)]
     pub tensors: bool,
@@ -32,7 +32,7 @@ pub struct InspectArgs {
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let described = Described::open(args.model.as_deref())?;
+    let described = Described::open(args.model.name())?;
     let report = report(&described, args.tensors);
     if args.json {
         put_json(&report)?;
@@ -62,7 +62,7 @@ fn report(described: &Described, tensors: bool) -> Value {
             "moe": mixer_sizes(&Mixer::Moe(m.moe)),
         })),
         "parameters": {"total": p.total, "trunk": p.trunk, "mtp": p.mtp, "active": p.active},
-        "types": checkpoint.map(histogram),
+        "types": described.model.as_ref().map(histogram),
         "memory": memory(described),
         "context": spec.context,
         "stop_tokens": spec.stop_tokens,
@@ -119,14 +119,23 @@ fn mixer_sizes(mixer: &Mixer) -> Value {
     }
 }
 
-/// The element types of the tensors in the files, most bytes first.
-fn histogram(checkpoint: &Checkpoint) -> Value {
+/// The element types of the weights, most bytes first. What a quantised weight is made of (codes, scales)
+/// counts as its type; only where weights cannot be bound are the tensors counted as they lie in the files.
+fn histogram(model: &Model) -> Value {
     let mut rows: Vec<(DType, usize, u64, u64)> = Vec::new();
-    for t in checkpoint.tensors() {
-        let (elems, bytes) = (t.shape.elems() as u64, t.byte_len() as u64);
-        match rows.iter_mut().find(|row| row.0 == t.dtype) {
-            Some(row) => (row.1, row.2, row.3) = (row.1 + 1, row.2 + elems, row.3 + bytes),
-            None => rows.push((t.dtype, 1, elems, bytes)),
+    let mut add = |dtype: DType, tensors: usize, elems: usize, bytes: u64| {
+        let elems = elems as u64;
+        match rows.iter_mut().find(|row| row.0 == dtype) {
+            Some(row) => (row.1, row.2, row.3) = (row.1 + tensors, row.2 + elems, row.3 + bytes),
+            None => rows.push((dtype, tensors, elems, bytes)),
+        }
+    };
+    match model.weights() {
+        Ok(weights) => weights.0.iter().for_each(|w| {
+            add(w.dtype(), w.tensor_names().len(), w.shape().iter().product(), w.stored_bytes());
+        }),
+        Err(_) => {
+            model.checkpoint.tensors().for_each(|t| add(t.dtype, 1, t.shape.elems(), t.byte_len() as u64));
         }
     }
     rows.sort_by_key(|row| std::cmp::Reverse(row.3));
@@ -154,16 +163,20 @@ fn memory(described: &Described) -> Value {
         slots: 0,
         rollback: Rollback::None,
     };
-    let state = |d: &SsmDims| 4 * (d.heads * d.head_dim * d.state + (d.taps - 1) * d.conv_dim());
-    let state: usize = layers.state_layers.iter().map(state).sum();
+    // The rings of the current chunk come last in a slot's part of a layer.
+    let ring = |d: &SsmDims| {
+        let slot = SlotLayout::new(*d, Rollback::None);
+        4 * (slot.len - slot.ring_x)
+    };
+    let ring: usize = layers.state_layers.iter().map(ring).sum();
     let slot = layout(trunk.clone()).slot_bytes();
     json!({
         "weight_bytes": checkpoint.filter(|c| c.tensors().next().is_some()).map(Checkpoint::total_bytes),
         "kv_bytes_per_token": layout(trunk).kv_bytes_per_token(),
         "kv_bytes_per_token_with_mtp": layout(layers.kv_layers.clone()).kv_bytes_per_token(),
         "kv_type": kv_elem.name(),
-        "state_bytes_per_sequence": state,
-        "ring_bytes_per_sequence": slot - state.min(slot),
+        "state_bytes_per_sequence": slot - ring,
+        "ring_bytes_per_sequence": ring,
         "ring_positions": SSM_CHUNK,
     })
 }

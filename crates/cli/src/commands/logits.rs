@@ -3,14 +3,16 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use mambo_checkpoint::write_safetensors;
 use mambo_engine::ScoreOptions;
-use mambo_tensor::Shape;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
 
 use crate::args::LogitsArgs;
+use crate::interrupt;
+use crate::logits_file::LogitsFile;
 use crate::model::{EngineUse, Model};
+use crate::progress::CountBar;
+use crate::terminal::put_json;
 
 /// Runs the command.
 pub fn run(args: &LogitsArgs) -> Result<()> {
@@ -26,26 +28,32 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         at_least_tokens: ids.len(),
         reference: args.reference,
     };
+    // The last position has no next token to feed the MTP head with.
+    let mtp_rows = if model.spec.mtp.is_some() { ids.len().saturating_sub(1) } else { 0 };
+    let mut tensors = vec![("logits", ids.len())];
+    tensors.extend(model.spec.mtp.map(|_| ("mtp_logits", mtp_rows)));
+    let mut file = LogitsFile::create(&args.output, vocab, &tensors)?;
+    interrupt::remove_on_ctrl_c(file.partial())?;
     let mut engine = model.engine(&args.model, usage)?;
-    let mut logits = Vec::with_capacity(ids.len() * vocab);
-    let mut mtp_logits = Vec::new();
     let options = ScoreOptions { chunk: args.model.chunk, companions: args.beside };
+    let bar = CountBar::new("positions", ids.len() as u64);
+    let mut written = Ok(());
     engine.score(&ids, options, &mut |rows| {
-        logits.extend_from_slice(rows.logits);
-        mtp_logits.extend_from_slice(rows.mtp_logits);
+        if written.is_ok() {
+            written = file.add(0, rows.logits);
+        }
+        if written.is_ok() && !rows.mtp_logits.is_empty() {
+            written = file.add(1, rows.mtp_logits);
+        }
+        bar.step(rows.logits.len() / vocab);
     })?;
-    let shape = |values: &[f32]| Shape::new(&[values.len() / vocab, vocab]);
-    let mut tensors = vec![("logits", shape(&logits)?, logits.as_slice())];
-    if model.spec.mtp.is_some() {
-        tensors.push(("mtp_logits", shape(&mtp_logits)?, mtp_logits.as_slice()));
-    }
-    write_safetensors(&args.output, &tensors)?;
+    bar.done();
+    written?;
+    file.finish()?;
     if args.json {
-        let rows = |name: &str| tensors.iter().find(|t| t.0 == name).map_or(0, |t| t.2.len() / vocab);
-        println!(
-            "{}",
-            json!({"output": args.output, "vocab": vocab, "logits": rows("logits"), "mtp_logits": rows("mtp_logits")})
-        );
+        put_json(
+            &json!({"output": args.output, "vocab": vocab, "logits": ids.len(), "mtp_logits": mtp_rows}),
+        )?;
     } else {
         eprintln!("wrote logits of {} positions to {}", ids.len(), args.output.display());
     }

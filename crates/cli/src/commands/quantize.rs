@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::args::{ModelArgs, OutputArgs};
 use crate::export::{self, Layout, Output, Planned, Recipe, Source, metadata};
 use crate::model::Model;
+use crate::terminal::put_json;
 
 /// `mambo quantize`
 #[derive(Args)]
@@ -49,12 +50,17 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         what: "quantizing",
     };
     let bytes = export::write(output, &metadata, &layout, &Stored(&weights.0))?;
-    report(&args.output.path, bytes, &layout, &recipe, args.output.json);
-    Ok(())
+    report(&args.output.path, bytes, &layout, &recipe, args.output.json)
 }
 
 /// Says what was written, in words or as JSON.
-pub fn report(path: &std::path::Path, bytes: u64, layout: &Layout, recipe: &Recipe, as_json: bool) {
+pub fn report(
+    path: &std::path::Path,
+    bytes: u64,
+    layout: &Layout,
+    recipe: &Recipe,
+    as_json: bool,
+) -> Result<()> {
     let elems: usize = layout.tensors.iter().map(Planned::elems).sum();
     let bits = layout.bytes() as f64 * 8.0 / elems as f64;
     if as_json {
@@ -67,8 +73,8 @@ pub fn report(path: &std::path::Path, bytes: u64, layout: &Layout, recipe: &Reci
             "output": path, "bytes": bytes, "type": recipe.name, "parameters": elems,
             "bits_per_weight": bits, "types": types, "notes": layout.notes,
         });
-        println!("{summary}");
-        return;
+        put_json(&summary)?;
+        return Ok(());
     }
     for (dtype, tensors, bytes) in layout.types() {
         eprintln!("  {:<5} {tensors:>5} tensors {:>9.1} MB", dtype.name(), bytes as f64 / 1e6);
@@ -77,6 +83,7 @@ pub fn report(path: &std::path::Path, bytes: u64, layout: &Layout, recipe: &Reci
         eprintln!("  note: {note}");
     }
     eprintln!("wrote {}: {:.1} MB, {bits:.2} bits per weight", path.display(), bytes as f64 / 1e6);
+    Ok(())
 }
 
 /// The weights of an open model.

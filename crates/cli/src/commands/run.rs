@@ -9,16 +9,17 @@ use mambo_text::{ChatRequest, Event as Piece, OutputStyle};
 use serde_json::{Value, json};
 
 use crate::args::RunArgs;
+use crate::conversation::say_thinking;
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::model::{EngineUse, Model};
 use crate::reply::answer;
-use crate::terminal::Screen;
+use crate::terminal::{Screen, put_json};
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
     let prompt = read_prompt(args.prompt.as_deref().unwrap_or_default())?;
-    let chat = chat_request(args, &prompt)?;
+    let mut chat = chat_request(args, &prompt)?;
     let model = Model::open(&args.model)?;
     let tokenizer = model.tokenizer()?;
     let tools = chat.tools.clone();
@@ -26,11 +27,13 @@ pub fn run(args: &RunArgs) -> Result<()> {
         (tokenizer.encode(&prompt, true), OutputStyle::PLAIN)
     } else {
         let template = model.template(&tokenizer)?;
+        say_thinking(&template, &mut chat);
         let text = template.render(&chat)?;
         (tokenizer.encode(&text, false), OutputStyle::detect(template.source(), &text))
     };
-    let interrupt = Interrupt::install()?;
     let mut engine = model.engine(&args.model, EngineUse::default())?;
+    // Not before: Ctrl-C while a model loads ends the program.
+    let interrupt = Interrupt::install()?;
     let request = Request {
         prompt: ids,
         max_tokens: args.tokens,
@@ -39,14 +42,19 @@ pub fn run(args: &RunArgs) -> Result<()> {
         ..Default::default()
     };
     let mut screen = Screen::new();
-    if args.raw && !args.json {
-        screen.content(&prompt)?;
-    }
-    let mut show = |piece: &Piece| show_piece(&mut screen, piece, args.json);
+    // The text to continue comes with its continuation: before it stands the progress of reading it.
+    let mut echo = if args.raw { prompt.as_str() } else { "" };
+    let mut show = |piece: &Piece| {
+        if !args.json {
+            screen.content(std::mem::take(&mut echo))?;
+        }
+        show_piece(&mut screen, piece, args.json)
+    };
     let reply = answer(&mut engine, &tokenizer, request, style, &tools, &interrupt, &mut show)?;
     if args.json {
-        println!("{}", reply.to_json(&tokenizer));
+        put_json(&reply.to_json(&tokenizer))?;
     } else {
+        screen.content(echo)?;
         screen.end()?;
         let (prefill, decode) = reply.speeds();
         let memory = machine::peak_memory()
@@ -101,7 +109,11 @@ fn chat_request(args: &RunArgs, prompt: &str) -> Result<ChatRequest> {
                 Some(_) => bail!("`{name}` in the messages file is not a list"),
             };
             let (messages, tools) = (list("messages")?, list("tools")?);
-            let enable_thinking = object.get("enable_thinking").and_then(Value::as_bool);
+            let enable_thinking = match object.get("enable_thinking") {
+                None | Some(Value::Null) => None,
+                Some(Value::Bool(thinking)) => Some(*thinking),
+                Some(_) => bail!("`enable_thinking` in the messages file is neither true nor false"),
+            };
             ChatRequest { tools, enable_thinking, ..ChatRequest::new(messages) }
         }
         Some(_) => bail!("the messages file holds neither a list of messages nor an object with `messages`"),

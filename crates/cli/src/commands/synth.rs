@@ -36,6 +36,5 @@ pub fn run(args: &SynthArgs) -> Result<()> {
         what: "writing",
     };
     let bytes = export::write(output, &synth.metadata(&recipe)?, &layout, &synth)?;
-    report(&args.output.path, bytes, &layout, &recipe, args.output.json);
-    Ok(())
+    report(&args.output.path, bytes, &layout, &recipe, args.output.json)
 }

@@ -15,6 +15,7 @@ use anyhow::{Result, bail};
 use mambo_checkpoint::{GgufMetadata, GgufTensor, GgufWriter};
 use mambo_tensor::Shape;
 
+use crate::interrupt::Interrupt;
 use crate::progress::ByteBar;
 pub use recipe::{Layout, Planned, Recipe};
 
@@ -56,10 +57,18 @@ pub fn write(output: Output, metadata: &GgufMetadata, layout: &Layout, source: &
             shape: Shape::new(&planned.shape)?,
         });
     }
+    // Seen between pieces, so that leaving early removes what was written.
+    let interrupt = Interrupt::install()?;
     let mut writer = GgufWriter::create(output.path, metadata, &tensors)?;
     let total = layout.bytes();
     let bar = ByteBar::new(output.what, total);
-    stream::stream(&mut writer, &layout.tensors, source, output.threads, &mut |done| bar.at(done, total))?;
+    stream::stream(&mut writer, &layout.tensors, source, output.threads, &mut |done| {
+        bar.at(done, total);
+        if interrupt.pressed() {
+            bail!("stopped by Ctrl-C; nothing was written");
+        }
+        Ok(())
+    })?;
     writer.finish()?;
     bar.done();
     Ok(std::fs::metadata(output.path)?.len())

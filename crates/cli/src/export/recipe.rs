@@ -38,6 +38,8 @@ pub struct Recipe {
     pub name: String,
     default: DType,
     rules: Vec<(String, DType)>,
+    /// How many of the rules come with a named mix, and need not match anything in other models.
+    own_rules: usize,
 }
 
 /// One tensor of the file.
@@ -68,11 +70,13 @@ impl Recipe {
     pub fn named(name: &str) -> Result<Recipe> {
         let name = name.to_lowercase();
         if name == BUILTIN {
-            let rules = BUILTIN_RULES.iter().map(|(pattern, dtype)| ((*pattern).to_owned(), *dtype));
-            return Ok(Recipe { name, default: BUILTIN_DEFAULT, rules: rules.collect() });
+            let rules =
+                BUILTIN_RULES.iter().map(|(pattern, dtype)| ((*pattern).to_owned(), *dtype)).collect();
+            let own_rules = BUILTIN_RULES.len();
+            return Ok(Recipe { name, default: BUILTIN_DEFAULT, rules, own_rules });
         }
         match TYPES.iter().find(|dtype| dtype.name() == name) {
-            Some(&default) => Ok(Recipe { name, default, rules: Vec::new() }),
+            Some(&default) => Ok(Recipe { name, default, rules: Vec::new(), own_rules: 0 }),
             None => bail!("there is no type `{name}`; use one of {}, or the mix {BUILTIN}", type_names()),
         }
     }
@@ -110,9 +114,9 @@ impl Recipe {
 
     /// Decides on every tensor of a model.
     pub fn layout(&self, spec: &ModelSpec) -> Result<Layout> {
-        for (pattern, _) in &self.rules {
-            if self.name != BUILTIN && !spec.weights().iter().any(|w| matches(pattern, &w.name)) {
-                bail!("the model has no weight `{pattern}`; `mambo inspect` lists the weights");
+        for (pattern, _) in &self.rules[self.own_rules..] {
+            if !spec.weights().iter().any(|w| matches(pattern, &w.name)) {
+                bail!("the model has no weight `{pattern}`; it has {}", weight_names(spec));
             }
         }
         let parts: HashMap<String, Part> = spec.weights().into_iter().map(|w| (w.name, w.part)).collect();
@@ -145,6 +149,18 @@ impl Recipe {
 /// Names of all types, for messages.
 pub fn type_names() -> String {
     TYPES.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
+}
+
+/// The last words of a model's weights, which patterns may name, and its number of layers.
+fn weight_names(spec: &ModelSpec) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for weight in spec.weights() {
+        let last = weight.name.rsplit('.').next().unwrap_or_default().to_owned();
+        if !names.contains(&last) {
+            names.push(last);
+        }
+    }
+    format!("{}, and layers.0 to layers.{}", names.join(", "), spec.layers.len().saturating_sub(1))
 }
 
 /// Whether a pattern means this weight: its whole name, the end of it (`experts_down`) or its start
@@ -256,7 +272,11 @@ mod tests {
         assert_eq!(dtype("blk.1.ffn_gate_inp.weight"), DType::F32, "routers are never quantised");
         assert_eq!(dtype("blk.0.ssm_in.weight"), DType::Q4_0);
         let nothing = Recipe::named("q4_0").unwrap().with_rule("wing=q8_0").unwrap();
-        assert!(nothing.layout(&spec).is_err_and(|e| e.to_string().contains("`wing`")));
+        let told = |e: anyhow::Error| e.to_string().contains("`wing`; it has embed, ");
+        assert!(nothing.layout(&spec).is_err_and(told));
+        let mixed = Recipe::named(BUILTIN).unwrap();
+        assert!(mixed.layout(&spec).is_ok(), "its own rules may go past other models");
+        assert!(mixed.with_rule("wing=q8_0").unwrap().layout(&spec).is_err_and(told));
         assert!(Recipe::named("q9").is_err_and(|e| e.to_string().contains("q4_0, or the mix builtin")));
     }
 }

@@ -45,13 +45,13 @@ struct Lane {
     empty: Sender<Vec<u8>>,
 }
 
-/// Streams every tensor to the writer; `progress` hears the bytes written so far.
+/// Streams every tensor to the writer; `progress` hears the bytes written so far and may end it.
 pub fn stream(
     writer: &mut GgufWriter,
     tensors: &[Planned],
     source: &dyn Source,
     threads: usize,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let pieces = pieces(tensors);
     let threads = threads.max(1);
@@ -70,7 +70,7 @@ pub fn stream(
             let bytes = lane.full.recv().map_err(|_| anyhow!("a worker thread stopped early"))??;
             writer.write(&piece.tensor.name, &bytes)?;
             done += bytes.len() as u64;
-            progress(done);
+            progress(done)?;
             // A worker that has made its last piece takes no more buffers.
             let _ = lane.empty.send(bytes);
         }

@@ -110,7 +110,8 @@ impl Divergence {
 
 /// The value below which `share` percent of the sorted values lie (nearest rank).
 pub fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let rank = (share / 100.0 * sorted.len() as f64).ceil() as usize;
+    // A hair less, because 99.9 percent of 1000 is a hair more than 999 in binary.
+    let rank = (share * sorted.len() as f64 / 100.0 - 1e-9).ceil() as usize;
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
 }
 
