@@ -57,8 +57,7 @@ impl Bench {
     /// Grows every member's memory to at least this.
     pub fn grow(&mut self, members: usize, need: ScratchNeed) -> Result<(), BackendError> {
         let size = self.size.or(need);
-        let same = size.floats == self.size.floats && size.words == self.size.words;
-        if same && self.members.len() == members {
+        if size == self.size && self.members.len() == members {
             return Ok(());
         }
         self.members.clear();
@@ -66,6 +65,7 @@ impl Bench {
             self.members.push(UnsafeCell::new(Scratch {
                 floats: Buffer::zeroed(size.floats, "working memory")?,
                 words: Buffer::zeroed(size.words, "working memory")?,
+                bytes: Buffer::zeroed(size.bytes, "working memory")?,
             }));
         }
         self.size = size;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mambo_kernel::{BackendError, WeightKey, WeightSource, WeightUse};
 use mambo_tensor::decode_row;
 
-use crate::kernels::matmul::{Packed, TYPES};
+use crate::kernels::matmul::{self, Packed};
 use crate::kernels::table::{Table, Weight};
 use crate::memory::Buffer;
 use crate::team::Team;
@@ -37,12 +37,12 @@ pub(crate) fn load(
     }
     match key.usage {
         WeightUse::Matrix | WeightUse::Experts => {
-            if !TYPES.iter().any(|(dtype, _)| *dtype == source.dtype()) {
+            if matmul::input(source.dtype()).is_none() {
                 return Err(BackendError::UnsupportedWeight {
                     name: key.name.clone(),
                     dtype: source.dtype(),
                     backend: backend.to_string(),
-                    supported: TYPES.map(|(dtype, _)| dtype.name()).join(", "),
+                    supported: matmul::supported(),
                 });
             }
             let packed = Packed::load(team, &key.name, source, dims)?;
@@ -52,6 +52,12 @@ pub(crate) fn load(
         WeightUse::Table => load_table(key, source, [dims[1], dims[2]], &wrong),
         WeightUse::Vector => load_vector(source, [dims[1], dims[2]], &wrong),
     }
+}
+
+/// The factor on a part's values; ask after the part was read, because reading may find that it is none.
+pub(crate) fn part_scale(source: &dyn WeightSource, part: usize) -> Result<f32, &'static str> {
+    let scale = source.part_scale(part);
+    if scale.is_nan() { Err("and holds NaN scales") } else { Ok(scale) }
 }
 
 fn load_table(
@@ -65,18 +71,23 @@ fn load_table(
     let bytes = rows.checked_mul(row_bytes).ok_or_else(|| wrong("which is too large"))?;
     let mut data = Buffer::zeroed(bytes, &format!("weight `{}`", key.name))?;
     let mut at = 0;
+    let mut scales = Vec::new();
     for part in 0..source.part_count() {
         let stored = source.part(part);
         let room = data.get_mut(at..at + stored.len()).ok_or_else(|| wrong("but more bytes are stored"))?;
         room.copy_from_slice(&stored);
         at += stored.len();
+        if !stored.len().is_multiple_of(row_bytes.max(1)) {
+            return Err(wrong("whose stored bytes are of another size"));
+        }
+        scales.push((at / row_bytes.max(1), part_scale(source, part).map_err(wrong)?));
         drop(stored);
         source.release(part);
     }
     if at != bytes {
         return Err(wrong("of which rows are missing"));
     }
-    Ok((Weight::Table(Arc::new(Table { dtype, rows, cols, row_bytes, data })), bytes))
+    Ok((Weight::Table(Arc::new(Table { dtype, rows, cols, row_bytes, scales, data })), bytes))
 }
 
 fn load_vector(
@@ -92,10 +103,12 @@ fn load_vector(
         if !stored.len().is_multiple_of(row_bytes.max(1)) {
             return Err(wrong("whose stored bytes are of another size"));
         }
+        let scale = part_scale(source, part).map_err(wrong)?;
         for row in stored.chunks_exact(row_bytes.max(1)) {
             let start = values.len();
             values.resize(start + cols, 0.0);
             decode_row(dtype, row, &mut values[start..]).map_err(|e| wrong(&e.to_string()))?;
+            values[start..].iter_mut().for_each(|v| *v *= scale);
         }
         drop(stored);
         source.release(part);

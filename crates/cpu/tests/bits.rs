@@ -6,13 +6,14 @@ use std::borrow::Cow;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_kernel::case::{Case, CaseWeight, Rng};
 use mambo_kernel::{
-    Backend, CacheLayout, Call, Elem, KvElem, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase, Place,
-    Program, ProgramId, Rollback, Rows, Segment, Site, SsmDims, StepInputs, ValueType, WeightKey,
+    Backend, CacheLayout, Call, Elem, Epilogue, KvElem, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase,
+    Place, Program, ProgramId, Rollback, Rows, Segment, Site, SsmDims, StepInputs, ValueType, WeightKey,
     WeightSource, ops,
 };
 use mambo_tensor::DType;
 
-struct Source<'a>(&'a CaseWeight);
+/// A weight in as many parts as it has scales.
+struct Source<'a>(&'a CaseWeight, &'a [f32]);
 
 impl WeightSource for Source<'_> {
     fn dtype(&self) -> DType {
@@ -22,10 +23,14 @@ impl WeightSource for Source<'_> {
         &self.0.shape
     }
     fn part_count(&self) -> usize {
-        1
+        self.1.len()
     }
-    fn part(&self, _: usize) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.0.bytes)
+    fn part(&self, index: usize) -> Cow<'_, [u8]> {
+        let size = self.0.bytes.len() / self.1.len();
+        Cow::Borrowed(&self.0.bytes[index * size..][..size])
+    }
+    fn part_scale(&self, index: usize) -> f32 {
+        self.1[index]
     }
     fn release(&self, _: usize) {}
 }
@@ -47,6 +52,7 @@ struct Builder<'a> {
     backend: &'a mut CpuBackend,
     phase: Phase,
     tokens: usize,
+    scales: Vec<f32>,
     calls: Vec<Call>,
     weights: Vec<WeightKey>,
     arena_bytes: usize,
@@ -54,7 +60,8 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(backend: &'a mut CpuBackend, phase: Phase, tokens: usize) -> Self {
-        Builder { backend, phase, tokens, calls: Vec::new(), weights: Vec::new(), arena_bytes: 64 }
+        let (calls, weights) = (Vec::new(), Vec::new());
+        Builder { backend, phase, tokens, scales: vec![1.0], calls, weights, arena_bytes: 64 }
     }
 
     fn call(
@@ -72,7 +79,7 @@ impl<'a> Builder<'a> {
         for (port, weight) in op.weight_ports(&values).iter().zip(weights) {
             let name = format!("{}.{}", self.calls.len(), port.name);
             let key = WeightKey { name, usage: port.usage };
-            self.backend.load_weight(&key, kernel, &Source(weight)).unwrap();
+            self.backend.load_weight(&key, kernel, &Source(weight, &self.scales)).unwrap();
             indices.push(self.weights.len());
             self.weights.push(key);
         }
@@ -119,6 +126,10 @@ fn hidden(offset: usize, ty: ValueType, stride_bytes: usize) -> Operand {
 
 /// Runs a case's first sequences in one step and returns every output's bits.
 fn run_case(case: &Case, isa: Isa, threads: usize) -> Vec<u32> {
+    run_scaled(case, isa, threads, &[1.0])
+}
+
+fn run_scaled(case: &Case, isa: Isa, threads: usize, scales: &[f32]) -> Vec<u32> {
     let mut backend = backend(isa, threads);
     let phase = if case.op.kind() == OpKind::SsmStep { Phase::Decode } else { Phase::Prefill };
     let lengths: Vec<usize> =
@@ -157,6 +168,7 @@ fn run_case(case: &Case, isa: Isa, threads: usize) -> Vec<u32> {
         inputs[0] = build.call(Op::Quantize, &inputs[..1], &[], None)[0];
     }
     let weights: Vec<&CaseWeight> = case.weights.iter().collect();
+    build.scales = scales.to_vec();
     let outputs = build.call(case.op, &inputs, &weights, case.op.cache().map(|_| 0));
     let id = build.finish(&outputs);
     let mut segments = Vec::new();
@@ -217,6 +229,70 @@ fn values_that_are_not_numbers_do_not_panic() {
         for isa in Isa::available() {
             run_case(&case, isa, 2);
         }
+    }
+}
+
+/// Powers of two, so that a scaled product is exact.
+#[test]
+fn the_scale_of_a_part_reaches_every_product() {
+    let isa = Isa::detect();
+    let scaled = |bits: Vec<u32>, factor: &dyn Fn(usize) -> f32| -> Vec<u32> {
+        bits.iter().enumerate().map(|(i, b)| (f32::from_bits(*b) * factor(i)).to_bits()).collect()
+    };
+    for case in ops::cases(OpKind::Matmul) {
+        let Op::Matmul { out: 40, epilogue: Epilogue::None } = case.op else { continue };
+        let want = scaled(run_case(&case, isa, 2), &|_| 4.0);
+        assert!(run_scaled(&case, isa, 2, &[4.0, 4.0]) == want, "{}", case.name);
+    }
+    for case in ops::cases(OpKind::MoeMatmul) {
+        let Op::MoeMatmul { experts: 7, out, epilogue: Epilogue::None, .. } = case.op else { continue };
+        let scales = [0.5, 2.0, 0.25, 8.0, 4.0, 1.0, 16.0];
+        let ids: Vec<usize> =
+            case.inputs[1].sequences.iter().flatten().map(|id| id.to_bits() as usize).collect();
+        let want = scaled(run_case(&case, isa, 2), &|i| scales[ids[i / out]]);
+        assert!(run_scaled(&case, isa, 2, &scales) == want, "{}", case.name);
+    }
+}
+
+#[test]
+fn the_scale_of_a_part_reaches_vectors_and_rows_of_a_table() {
+    let mut backend = backend(Isa::detect(), 1);
+    let table = CaseWeight::f32(&[4, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0]);
+    let norm = CaseWeight::f32(&[3], &[1.0, 1.0, 1.0]);
+    let mut build = Builder::new(&mut backend, Phase::Prefill, 4);
+    build.scales = vec![2.0, 0.5];
+    let ids = Operand { place: Place::TokenIds, ..hidden(0, ValueType::i32(Rows::TOKENS, 1), 4) };
+    let rows = build.call(Op::Embed, &[ids], &[&table], None);
+    build.scales = vec![3.0];
+    let x = hidden(0, ValueType::f32(Rows::TOKENS, 3), 0);
+    let normed = build.call(Op::RmsNorm { eps: 0.0 }, &[x], &[&norm], None);
+    let id = build.finish(&[rows[0], normed[0]]);
+    let segments = [Segment { slot: 0, first_row: 0, rows: 4, position: 0, first_page: 0 }];
+    let step = StepInputs {
+        token_ids: &[3, 0, 1, 2],
+        segments: &segments,
+        pages: &[],
+        wanted: &[],
+        hidden: &[5.0, 5.0, 5.0],
+    };
+    backend.run(id, &step).unwrap();
+    let (mut got, mut norms) = (Vec::new(), Vec::new());
+    backend.read_output(id, 0, 0..4, &mut got);
+    backend.read_output(id, 1, 0..1, &mut norms);
+    assert_eq!(got, [5.0, 5.5, 6.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 3.5, 4.0, 4.5]);
+    assert_eq!(norms, [3.0, 3.0, 3.0]);
+}
+
+#[test]
+fn a_scale_that_is_none_is_an_error() {
+    use mambo_kernel::WeightUse::{Experts, Matrix, Table, Vector};
+    let mut backend = backend(Isa::detect(), 1);
+    for usage in [Matrix, Experts, Table, Vector] {
+        let shape: &[usize] = if usage == Experts { &[2, 2, 4] } else { &[4, 4] };
+        let weight = CaseWeight::f32(shape, &vec![1.0; shape.iter().product()]);
+        let key = WeightKey { name: "w".into(), usage };
+        let error = backend.load_weight(&key, 0, &Source(&weight, &[1.0, f32::NAN])).unwrap_err().to_string();
+        assert!(error.contains("`w`") && error.contains("holds NaN scales"), "{error}");
     }
 }
 
@@ -344,7 +420,7 @@ fn what_does_not_fit_is_an_error() {
     let key = |usage| WeightKey { name: "w".into(), usage };
     let load = |backend: &mut CpuBackend, usage, dtype, shape: &[usize], bytes: usize| {
         let weight = CaseWeight { dtype, shape: shape.to_vec(), bytes: vec![0; bytes] };
-        backend.load_weight(&key(usage), 0, &Source(&weight)).map_err(|e| e.to_string())
+        backend.load_weight(&key(usage), 0, &Source(&weight, &[1.0])).map_err(|e| e.to_string())
     };
     use mambo_kernel::WeightUse::{Experts, Matrix, Table};
     let error = load(&mut backend, Matrix, DType::I64, &[4, 32], 1024).unwrap_err();

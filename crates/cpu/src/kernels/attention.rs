@@ -188,6 +188,6 @@ impl Work for Attention {
     }
 
     fn scratch(&self, _: usize) -> ScratchNeed {
-        ScratchNeed { floats: 2 * (PAGE_TOKENS + QUERIES) * self.dims.head_dim, words: 0 }
+        ScratchNeed { floats: 2 * (PAGE_TOKENS + QUERIES) * self.dims.head_dim, ..ScratchNeed::default() }
     }
 }

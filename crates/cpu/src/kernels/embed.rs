@@ -16,6 +16,8 @@ pub(crate) struct Table {
     pub rows: usize,
     pub cols: usize,
     pub row_bytes: usize,
+    /// Parts in order: the row after the last, and the factor on every value.
+    pub scales: Vec<(usize, f32)>,
     pub data: Buffer<u8>,
 }
 
@@ -37,6 +39,11 @@ impl Work for Embed {
             // SAFETY: a row belongs to one item.
             let out = unsafe { out.cols_mut(row, 0..table.cols) };
             decode_row(table.dtype, bytes, out).expect("the table's rows were checked when it was loaded");
+            let part = table.scales.partition_point(|&(end, _)| end <= id);
+            let scale = table.scales[part].1;
+            if scale != 1.0 {
+                out.iter_mut().for_each(|v| *v *= scale);
+            }
         }
     }
 }

@@ -52,6 +52,6 @@ impl Work for GatedGroupNorm {
     }
 
     fn scratch(&self, _: usize) -> ScratchNeed {
-        ScratchNeed { floats: self.y.cols / self.groups.max(1), words: 0 }
+        ScratchNeed { floats: self.y.cols / self.groups.max(1), ..ScratchNeed::default() }
     }
 }

@@ -84,21 +84,29 @@ pub(crate) struct Scratch {
     pub floats: Buffer<f32>,
     /// Whole numbers.
     pub words: Buffer<i32>,
+    /// Bytes.
+    pub bytes: Buffer<u8>,
 }
 
 /// Working memory a kernel needs per member.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ScratchNeed {
     /// Floats.
     pub floats: usize,
     /// Whole numbers.
     pub words: usize,
+    /// Bytes.
+    pub bytes: usize,
 }
 
 impl ScratchNeed {
     /// Enough for either.
     pub fn or(self, other: ScratchNeed) -> ScratchNeed {
-        ScratchNeed { floats: self.floats.max(other.floats), words: self.words.max(other.words) }
+        ScratchNeed {
+            floats: self.floats.max(other.floats),
+            words: self.words.max(other.words),
+            bytes: self.bytes.max(other.bytes),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use mambo_kernel::{Epilogue, Operand};
 
 use super::matmul::{
-    Format, Packed, Product, WithFormat, panel_group, prepared_words, row_block, with_format,
+    Format, Packed, Product, Room, WithFormat, panel_group, room_need, row_block, with_format,
 };
 use super::{Cx, Kernel, Scratch, ScratchNeed, Work, bind};
 use crate::isa::Isa;
@@ -78,7 +78,8 @@ impl<F: Format> Work for MoeMatmul<F> {
         let (weight, top_k) = (&*call.weight, call.top_k);
         let (x, ids, out) = (cx.view(&call.x), cx.view(&call.ids), cx.view(&call.out));
         let experts = weight.experts();
-        let (starts, rest) = scratch.words.split_at_mut(experts + 1);
+        let Scratch { floats, words, bytes } = scratch;
+        let (starts, rest) = words.split_at_mut(experts + 1);
         let (pairs, words) = rest.split_at_mut(ids.rows() * top_k);
         sort_pairs(&ids, top_k, starts, pairs);
         let (starts, pairs) = (&*starts, &*pairs);
@@ -109,7 +110,8 @@ impl<F: Format> Work for MoeMatmul<F> {
                 format: PhantomData,
             };
             for own in own.chunks(row_block) {
-                product.multiply::<S>(first..panels.min(first + group), own.len(), words, |i| {
+                let room = Room { words: &mut *words, floats: &mut *floats, panel: &mut *bytes };
+                product.multiply::<S>(first..panels.min(first + group), own.len(), room, |i| {
                     let pair = own[i] as usize;
                     (source(pair), pair)
                 });
@@ -119,7 +121,7 @@ impl<F: Format> Work for MoeMatmul<F> {
 
     fn scratch(&self, max_tokens: usize) -> ScratchNeed {
         let pairs = max_tokens * self.call.top_k;
-        let words = self.call.weight.experts() + 1 + pairs;
-        ScratchNeed { floats: 0, words: words + prepared_words::<F>(self.call.weight.cols(), pairs) }
+        let need = room_need::<F>(self.call.weight.cols(), pairs);
+        ScratchNeed { words: self.call.weight.experts() + 1 + pairs + need.words, ..need }
     }
 }

@@ -100,7 +100,7 @@ impl Work for MoeRoute {
     }
 
     fn scratch(&self, _: usize) -> ScratchNeed {
-        ScratchNeed { floats: 2 * self.route.experts + self.route.groups, words: 0 }
+        ScratchNeed { floats: 2 * self.route.experts + self.route.groups, ..ScratchNeed::default() }
     }
 }
 

@@ -221,6 +221,6 @@ impl Work for SsmScan {
     }
 
     fn scratch(&self, _: usize) -> ScratchNeed {
-        ScratchNeed { floats: chunk_floats(self.dims.state), words: 0 }
+        ScratchNeed { floats: chunk_floats(self.dims.state), ..ScratchNeed::default() }
     }
 }

@@ -122,6 +122,6 @@ impl Work for SsmStep {
     fn scratch(&self, _: usize) -> ScratchNeed {
         let d = self.dims;
         let own = 2 * d.inner() / d.groups + 2 * d.state + d.heads / d.groups;
-        ScratchNeed { floats: own + chunk_floats(d.state), words: 0 }
+        ScratchNeed { floats: own + chunk_floats(d.state), ..ScratchNeed::default() }
     }
 }

@@ -9,7 +9,7 @@ use super::copy::{Concat, GatherRows};
 use super::embed::Embed;
 pub(crate) use super::embed::Table;
 use super::gated_group_norm::GatedGroupNorm;
-use super::matmul::{self, MatmulCall, Packed, TYPES};
+use super::matmul::{self, MatmulCall, Packed, TYPES, is_decoded};
 use super::moe_combine::MoeCombine;
 use super::moe_matmul::{self, MoeMatmulCall};
 use super::moe_route::{MAX_GROUPS, MoeRoute};
@@ -31,12 +31,20 @@ pub(crate) fn rows(isa: Isa) -> Vec<KernelRow> {
         match op {
             // A view; it never reaches a backend.
             OpKind::Split => {}
-            OpKind::Matmul | OpKind::MoeMatmul => rows.extend(TYPES.map(|(dtype, input)| KernelRow {
-                name: name(dtype.name()),
-                op,
-                input,
-                accepts: Box::new(move |site| site.weight_types.first() == Some(&dtype)),
-            })),
+            OpKind::Matmul | OpKind::MoeMatmul => {
+                rows.extend(TYPES.map(|(dtype, input)| KernelRow {
+                    name: name(dtype.name()),
+                    op,
+                    input,
+                    accepts: Box::new(move |site| site.weight_types.first() == Some(&dtype)),
+                }));
+                rows.push(KernelRow {
+                    name: name("decoded"),
+                    op,
+                    input: Elem::F32,
+                    accepts: Box::new(|site| site.weight_types.first().is_some_and(|d| is_decoded(*d))),
+                });
+            }
             _ => rows.push(KernelRow {
                 name: name("f32"),
                 op,

@@ -5,7 +5,7 @@
 //! those rows stand for; how good the 8-bit rows are is the contract of `quantize`.
 //! Tolerance: an f32 sum of `in` products.
 
-use mambo_tensor::DType;
+use mambo_tensor::{DType, decode_row};
 
 use super::relu2;
 use crate::case::{Case, CaseWeight, Rng};
@@ -23,26 +23,71 @@ pub fn reference(weight: &[f32], x: &[f32], epilogue: Epilogue, residual: &[f32]
 }
 
 /// Every stored type with widths whole and odd, from one row to more than any tile.
-pub const TYPES: [(DType, &[usize]); 8] = [
-    (DType::F32, &[1, 60, 97, 256]),
-    (DType::F16, &[20, 130]),
-    (DType::BF16, &[33, 256]),
-    (DType::Q8_0, &[32, 96, 320]),
-    (DType::Q4_0, &[32, 96, 2688]),
-    (DType::Q5_0, &[32, 160]),
-    (DType::Q4K, &[256, 768]),
-    (DType::Q6K, &[256, 512]),
-];
+pub fn types() -> Vec<(DType, &'static [usize])> {
+    let mut types: Vec<(DType, &[usize])> = vec![
+        (DType::F32, &[1, 60, 97, 256]),
+        (DType::F16, &[20, 130]),
+        (DType::BF16, &[33, 256]),
+        (DType::F8E4M3, &[33, 256]),
+        (DType::F8E5M2, &[20]),
+        (DType::Q8_0, &[32, 96, 320]),
+        (DType::Q4_0, &[32, 96, 2688]),
+        (DType::Q4_1, &[32, 160]),
+        (DType::Q5_0, &[32, 160]),
+        (DType::Q5_1, &[32, 160]),
+        (DType::Q4K, &[256, 768]),
+        (DType::Q5K, &[256, 768]),
+        (DType::Q6K, &[256, 512]),
+        (DType::Q2K, &[512]),
+        (DType::Q3K, &[256]),
+        (DType::IQ4_NL, &[32, 96]),
+        (DType::IQ4_XS, &[256, 512]),
+        (DType::MXFP4, &[32, 160]),
+        (DType::NVFP4, &[64, 320]),
+    ];
+    let lattices = [DType::IQ1_S, DType::IQ1_M, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S];
+    let others = [DType::IQ3_XXS, DType::IQ3_S, DType::TQ1_0, DType::TQ2_0];
+    types.extend(lattices.into_iter().chain(others).map(|dtype| (dtype, &[256, 512][..])));
+    let affine = DType::all().filter(|dtype| matches!(dtype, DType::Affine(_)));
+    types.extend(affine.step_by(4).map(|dtype| (dtype, &[128][..])));
+    let common = ["affine4g64_bf16", "affine4g32", "affine4g128_f32", "affine8g64_bf16"];
+    types.extend(common.into_iter().filter_map(DType::from_name).map(|dtype| (dtype, &[128, 384][..])));
+    types
+}
+
+/// A random weight of any type. Types without an encoder get random blocks, drawn again until the values
+/// are of ordinary size.
+pub fn weight(dtype: DType, shape: &[usize], rng: &mut Rng, scale: f32) -> CaseWeight {
+    let count: usize = shape.iter().product();
+    if dtype.is_encodable() {
+        return CaseWeight::encode(dtype, shape, &rng.normals(count, scale));
+    }
+    let mut values = vec![0.0; dtype.block_elems()];
+    let mut bytes = Vec::new();
+    for _ in 0..count / values.len() {
+        let mut block = vec![0; dtype.block_bytes()];
+        loop {
+            block.fill_with(|| rng.bits() as u8);
+            decode_row(dtype, &block, &mut values).expect("a whole block");
+            let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+            if values.iter().all(|v| v.is_finite()) && (scale / 16.0..scale * 16.0).contains(&largest) {
+                break;
+            }
+        }
+        bytes.extend(block);
+    }
+    CaseWeight { dtype, shape: shape.to_vec(), bytes }
+}
 
 /// Output widths around the panel size, token counts around every blocking.
 pub fn cases() -> Vec<Case> {
     let mut rng = Rng(10);
     let mut cases = Vec::new();
-    for (dtype, widths) in TYPES {
+    for (dtype, widths) in types() {
         for (index, &cols) in widths.iter().enumerate() {
             let out = [40, 16, 97, 1][index];
             let epilogue = [Epilogue::None, Epilogue::Relu2, Epilogue::Residual, Epilogue::None][index];
-            let weight = CaseWeight::encode(dtype, &[out, cols], &rng.normals(out * cols, 0.3));
+            let weight = weight(dtype, &[out, cols], &mut rng, 0.3);
             let name = format!("{dtype} {cols} -> {out}, {epilogue:?}");
             let mut case = Case::new(name, Op::Matmul { out, epilogue }, &[1, 2, 5, 23, 33], 1e-5)
                 .weight(weight)

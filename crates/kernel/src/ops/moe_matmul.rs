@@ -4,7 +4,7 @@
 //! Tolerance: as `matmul`.
 
 use super::matmul;
-use crate::case::{Case, CaseWeight, Rng};
+use crate::case::{Case, Rng};
 use crate::op::{Epilogue, Op};
 use crate::value::{RowBase, Rows, ValueType};
 
@@ -19,14 +19,13 @@ pub fn cases() -> Vec<Case> {
     let mut rng = Rng(11);
     let mut cases = Vec::new();
     let (experts, top_k) = (7, 3);
-    for (index, (dtype, widths)) in matmul::TYPES.into_iter().enumerate() {
+    for (index, (dtype, widths)) in matmul::types().into_iter().enumerate() {
         let cols = widths[widths.len() - 1].min(768);
         let cols = if dtype.row_bytes(cols).is_some() { cols } else { widths[0] };
         let per_expert = index % 2 == 1;
         let out = if per_expert { 48 } else { 33 };
         let epilogue = if per_expert { Epilogue::None } else { Epilogue::Relu2 };
-        let values = rng.normals(experts * out * cols, 0.3);
-        let weight = CaseWeight::encode(dtype, &[experts, out, cols], &values);
+        let weight = matmul::weight(dtype, &[experts, out, cols], &mut rng, 0.3);
         let op = Op::MoeMatmul { experts, top_k, out, epilogue };
         let times = if per_expert { top_k } else { 1 };
         let rows = Rows { base: RowBase::Tokens, times };

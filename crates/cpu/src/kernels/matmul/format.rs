@@ -3,6 +3,8 @@
 //! Each stored type says how a row is packed into a lane of a panel, and how a panel is multiplied with
 //! a few activation rows. A lane's sum runs over the columns in one fixed order, whatever the blocking.
 
+use mambo_tensor::DType;
+
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -24,6 +26,9 @@ macro_rules! each_row {
 }
 pub(super) use each_row;
 
+/// Floats that unpacking a panel may use on the way.
+pub(crate) const UNPACK_FLOATS: usize = 256;
+
 /// One stored type.
 pub(crate) trait Format: Send + Sync + 'static {
     /// An activation row in the form the product reads.
@@ -33,10 +38,18 @@ pub(crate) trait Format: Send + Sync + 'static {
     const PREPARED: usize;
 
     /// Bytes of a panel of `cols` columns, a multiple of 64.
-    fn panel_bytes(cols: usize) -> usize;
+    fn panel_bytes(dtype: DType, cols: usize) -> usize;
 
     /// Packs stored rows into consecutive lanes of a zeroed panel.
     fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
+
+    /// Bytes of a panel as the product reads it, where that is not how it is kept.
+    fn unpacked_bytes(_cols: usize) -> usize {
+        0
+    }
+
+    /// Brings a panel into the form the product reads, with room for [`UNPACK_FLOATS`].
+    fn unpack(_dtype: DType, _panel: &[u8], _cols: usize, _floats: &mut [f32], _out: &mut [u8]) {}
 
     /// Computes what [`Format::row`] wants beside the row itself.
     fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]);

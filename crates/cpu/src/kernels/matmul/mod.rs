@@ -5,6 +5,7 @@
 //! packed weight once per row block at most; FLOPs: 2 per weight and row.
 #![allow(unsafe_code)]
 
+mod decoded;
 mod format;
 mod pack;
 mod plain;
@@ -22,7 +23,8 @@ use std::sync::Arc;
 use mambo_kernel::{Elem, Epilogue, Operand};
 use mambo_tensor::DType;
 
-pub(crate) use format::{Format, PANEL_ROWS};
+use decoded::Decoded;
+pub(crate) use format::{Format, PANEL_ROWS, UNPACK_FLOATS};
 pub(crate) use pack::Packed;
 use plain::{Bf16, F16, F32, PlainFormat};
 use q4_0::Q4_0;
@@ -48,7 +50,7 @@ const STREAM_BYTES: usize = 256 << 10;
 /// Bytes of weights an item keeps in cache when there are many.
 const PANEL_BLOCK_BYTES: usize = 192 << 10;
 
-/// The stored types that can be multiplied, with the activations they read.
+/// The stored types with a format of their own, with the activations they read.
 pub(crate) const TYPES: [(DType, Elem); 8] = [
     (DType::Q4_0, Elem::Q8),
     (DType::Q5_0, Elem::Q8),
@@ -60,9 +62,23 @@ pub(crate) const TYPES: [(DType, Elem); 8] = [
     (DType::F32, Elem::F32),
 ];
 
+/// Whether a type without a format of its own is decoded as it is used.
+pub(crate) fn is_decoded(dtype: DType) -> bool {
+    let stored_weight = dtype.is_quantized() || matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
+    stored_weight && !TYPES.iter().any(|(known, _)| *known == dtype)
+}
+
 /// The activations that a stored type is multiplied with, if it can be.
 pub(crate) fn input(dtype: DType) -> Option<Elem> {
-    TYPES.iter().find(|(known, _)| *known == dtype).map(|(_, elem)| *elem)
+    let own = TYPES.iter().find(|(known, _)| *known == dtype).map(|(_, elem)| *elem);
+    own.or(is_decoded(dtype).then_some(Elem::F32))
+}
+
+/// The types that can be multiplied, for messages.
+pub(crate) fn supported() -> String {
+    let single = DType::all().filter(|d| input(*d).is_some() && !matches!(d, DType::Affine(_)));
+    let names: Vec<_> = single.map(DType::name).collect();
+    format!("{} or affine groups", names.join(", "))
 }
 
 /// Something to do with the format of a stored type.
@@ -82,6 +98,7 @@ pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Out
         DType::Q8_0 => what.run::<Q8_0>(),
         DType::Q4K => what.run::<Q4K>(),
         DType::Q6K => what.run::<Q6K>(),
+        _ if is_decoded(dtype) => what.run::<Decoded>(),
         _ => return None,
     })
 }
@@ -141,13 +158,25 @@ impl<F: Format> Work for Matmul<F> {
             let range = group_index * group..panels.min((group_index + 1) * group);
             let first = block * row_block;
             let count = row_block.min(rows - first);
-            product.multiply::<S>(range, count, &mut scratch.words, |i| (first + i, first + i));
+            let Scratch { floats, words, bytes } = &mut *scratch;
+            let room = Room { words, floats, panel: bytes };
+            product.multiply::<S>(range, count, room, |i| (first + i, first + i));
         }
     }
 
     fn scratch(&self, max_tokens: usize) -> ScratchNeed {
-        ScratchNeed { floats: 0, words: prepared_words::<F>(self.call.weight.cols(), max_tokens) }
+        room_need::<F>(self.call.weight.cols(), max_tokens)
     }
+}
+
+/// Working memory of a product.
+pub(super) struct Room<'a> {
+    /// What is prepared for the rows.
+    pub words: &'a mut [i32],
+    /// On the way to an unpacked panel.
+    pub floats: &'a mut [f32],
+    /// An unpacked panel.
+    pub panel: &'a mut [u8],
 }
 
 /// Rows of an item.
@@ -155,9 +184,11 @@ pub(super) fn row_block(cols: usize) -> usize {
     (ROW_BLOCK_BYTES / cols.max(1) / 8 * 8).clamp(8, ROW_BLOCK)
 }
 
-/// Whole numbers that hold what is prepared for the rows of an item.
-pub(super) fn prepared_words<F: Format>(cols: usize, max_rows: usize) -> usize {
-    row_block(cols).min(max_rows.max(1)) * cols.div_ceil(TILE) * F::PREPARED
+/// Working memory for the rows of an item.
+pub(super) fn room_need<F: Format>(cols: usize, max_rows: usize) -> ScratchNeed {
+    let words = row_block(cols).min(max_rows.max(1)) * cols.div_ceil(TILE) * F::PREPARED;
+    let bytes = F::unpacked_bytes(cols);
+    ScratchNeed { floats: if bytes > 0 { UNPACK_FLOATS } else { 0 }, words, bytes }
 }
 
 /// Panels of an item: long streams, but enough items that no member waits long for another.
@@ -186,22 +217,34 @@ impl<F: Format> Product<'_, F> {
         &self,
         panels: Range<usize>,
         count: usize,
-        words: &mut [i32],
+        room: Room,
         rows: impl Fn(usize) -> (usize, usize),
     ) {
-        let stride = self.weight.cols().div_ceil(TILE) * F::PREPARED;
+        let (weight, cols) = (self.weight, self.weight.cols());
+        let Room { words, floats, panel: unpacked } = room;
+        let stride = cols.div_ceil(TILE) * F::PREPARED;
         for i in 0..count {
             F::prepare::<S>(&self.x, rows(i).0, &mut words[i * stride..(i + 1) * stride]);
         }
         let words = &words[..count * stride];
+        let bytes = F::unpacked_bytes(cols);
+        if bytes > 0 {
+            let unpacked = &mut unpacked[..bytes];
+            for panel in panels {
+                F::unpack(weight.dtype(), weight.panel(self.expert, panel), cols, floats, unpacked);
+                self.groups::<S, 1>(panel, [unpacked], count, words, &rows);
+            }
+            return;
+        }
         let mut panel = panels.start;
         // Few rows: weights only pass by, and four panels at once keep more of them on their way.
         while count < STREAM_ROWS && panel + 4 <= panels.end {
-            self.groups::<S, 4>(panel, count, words, &rows);
+            let four = std::array::from_fn(|n| weight.panel(self.expert, panel + n));
+            self.groups::<S, 4>(panel, four, count, words, &rows);
             panel += 4;
         }
         for panel in panel..panels.end {
-            self.groups::<S, 1>(panel, count, words, &rows);
+            self.groups::<S, 1>(panel, [weight.panel(self.expert, panel)], count, words, &rows);
         }
     }
 
@@ -210,6 +253,7 @@ impl<F: Format> Product<'_, F> {
     fn groups<S: Simd, const N: usize>(
         &self,
         panel: usize,
+        bytes: [&[u8]; N],
         count: usize,
         words: &[i32],
         rows: &impl Fn(usize) -> (usize, usize),
@@ -218,13 +262,13 @@ impl<F: Format> Product<'_, F> {
         while first < count {
             let left = count - first;
             first += if N == 1 && S::ROWS >= 8 && left >= 8 {
-                self.group::<S, 8, 1>(panel, first, words, rows)
+                self.group::<S, 8, 1>(panel, [bytes[0]], first, words, rows)
             } else if left >= 4 && S::ROWS >= N {
-                self.group::<S, 4, N>(panel, first, words, rows)
+                self.group::<S, 4, N>(panel, bytes, first, words, rows)
             } else if left >= 2 {
-                self.group::<S, 2, N>(panel, first, words, rows)
+                self.group::<S, 2, N>(panel, bytes, first, words, rows)
             } else {
-                self.group::<S, 1, N>(panel, first, words, rows)
+                self.group::<S, 1, N>(panel, bytes, first, words, rows)
             };
         }
     }
@@ -233,6 +277,7 @@ impl<F: Format> Product<'_, F> {
     fn group<S: Simd, const R: usize, const N: usize>(
         &self,
         panel: usize,
+        bytes: [&[u8]; N],
         first: usize,
         words: &[i32],
         rows: &impl Fn(usize) -> (usize, usize),
@@ -242,11 +287,11 @@ impl<F: Format> Product<'_, F> {
         let x: [F::Row<'_>; R] = std::array::from_fn(|r| {
             F::row(&self.x, rows(first + r).0, &words[(first + r) * stride..(first + r + 1) * stride])
         });
-        let panels = std::array::from_fn(|n| self.weight.panel(self.expert, panel + n));
-        let y = F::product::<S, R, N>(panels, cols, &x);
+        let y = F::product::<S, R, N>(bytes, cols, &x);
+        let scale = S::splat(self.weight.scale(self.expert));
         for n in 0..N {
             for r in 0..R {
-                self.store::<S>(panel + n, rows(first + r).1, y[n][r]);
+                self.store::<S>(panel + n, rows(first + r).1, S::mul(scale, y[n][r]));
             }
         }
         R

@@ -11,6 +11,7 @@ use super::{WithFormat, with_format};
 use crate::memory::Buffer;
 use crate::shared::Shared;
 use crate::team::Team;
+use crate::weights::part_scale;
 
 /// A weight in panels: `[expert][panel]`, the last panel of an expert filled up with zeros.
 pub(crate) struct Packed {
@@ -19,15 +20,17 @@ pub(crate) struct Packed {
     out: usize,
     cols: usize,
     panel_bytes: usize,
+    /// Factor on every product, per matrix.
+    scales: Vec<f32>,
     data: Buffer<u8>,
 }
 
-struct PanelBytes(usize);
+struct PanelBytes(DType, usize);
 
 impl WithFormat for PanelBytes {
     type Output = usize;
     fn run<F: Format>(self) -> usize {
-        F::panel_bytes(self.0)
+        F::panel_bytes(self.0, self.1)
     }
 }
 
@@ -47,19 +50,27 @@ impl Packed {
         };
         let row_bytes = dtype.row_bytes(cols).ok_or_else(|| problem("whose rows are not whole blocks"))?;
         let panel_bytes =
-            with_format(dtype, PanelBytes(cols)).ok_or_else(|| problem("of a type without panels"))?;
+            with_format(dtype, PanelBytes(dtype, cols)).ok_or_else(|| problem("of a type without panels"))?;
         let bytes = [experts, out.div_ceil(PANEL_ROWS), panel_bytes]
             .into_iter()
             .try_fold(1usize, usize::checked_mul)
             .ok_or_else(|| problem("which is too large"))?;
         let data = Buffer::zeroed(bytes, &format!("weight `{name}`"))?;
-        let mut packed = Packed { dtype, experts, out, cols, panel_bytes, data };
+        let scales = vec![1.0; experts];
+        let mut packed = Packed { dtype, experts, out, cols, panel_bytes, scales, data };
         let mut first_row = 0;
         for part in 0..source.part_count() {
             let stored = source.part(part);
             let rows = stored.len() / row_bytes.max(1);
             if rows * row_bytes != stored.len() || first_row + rows > experts * out {
                 return Err(problem("whose stored bytes are of another size"));
+            }
+            let scale = part_scale(source, part).map_err(problem)?;
+            for expert in first_row / out..(first_row + rows).div_ceil(out) {
+                if first_row > expert * out && packed.scales[expert] != scale {
+                    return Err(problem("whose parts have different scales"));
+                }
+                packed.scales[expert] = scale;
             }
             packed.pack_rows(team, first_row, rows, row_bytes, &stored);
             first_row += rows;
@@ -122,6 +133,12 @@ impl Packed {
     /// Columns.
     pub fn cols(&self) -> usize {
         self.cols
+    }
+
+    /// Factor on every product of a matrix.
+    #[inline(always)]
+    pub fn scale(&self, expert: usize) -> f32 {
+        self.scales[expert]
     }
 
     /// Panels of a matrix.

@@ -6,6 +6,8 @@
 
 use std::marker::PhantomData;
 
+use mambo_tensor::DType;
+
 use super::format::{Format, PANEL_ROWS, each_row};
 use crate::shared::View;
 use crate::simd::Simd;
@@ -56,7 +58,7 @@ impl<T: Stored> Format for PlainFormat<T> {
 
     const PREPARED: usize = 0;
 
-    fn panel_bytes(cols: usize) -> usize {
+    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
         (cols * PANEL_ROWS * T::BYTES).next_multiple_of(64)
     }
 

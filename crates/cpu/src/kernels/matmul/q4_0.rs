@@ -4,6 +4,8 @@
 //! stored. Per row and tile of activations: 8 dot steps, a conversion, a product and an fma.
 #![allow(unsafe_code)]
 
+use mambo_tensor::DType;
+
 use super::format::{Format, each_row};
 use super::quant::{Q8Row, TILE, copy_nibbles, dot, each_block, fetch_ahead, nibbles, prepare_sums};
 use crate::shared::View;
@@ -33,7 +35,7 @@ impl Format for Q4_0 {
 
     const PREPARED: usize = 1;
 
-    fn panel_bytes(cols: usize) -> usize {
+    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
         (cols / TILE * 288).next_multiple_of(64)
     }
 

@@ -5,6 +5,8 @@
 //! the sum of the activations: `acc = fma(−dmin·min, scale_x·Σ codes_x, acc)`.
 #![allow(unsafe_code)]
 
+use mambo_tensor::DType;
+
 use super::format::{Format, each_row};
 use super::quant::{Q8Row, TILE, dot, each_block, fetch_ahead, nibbles, pack_nibbles, split};
 use crate::shared::View;
@@ -47,7 +49,7 @@ impl Format for Q4K {
 
     const PREPARED: usize = 1;
 
-    fn panel_bytes(cols: usize) -> usize {
+    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
         (cols / TILE * 288 + cols / (TILES * TILE) * 64).next_multiple_of(64)
     }
 

@@ -4,6 +4,8 @@
 //! step j), then f16 scales `[tile][16 rows]`; 22 bytes per row and tile, as stored.
 #![allow(unsafe_code)]
 
+use mambo_tensor::DType;
+
 use super::format::{Format, each_row};
 use super::quant::{Q8Row, TILE, copy_nibbles, dot, each_block, fetch_ahead, load, nibbles, prepare_sums};
 use crate::shared::View;
@@ -59,7 +61,7 @@ impl Format for Q5_0 {
 
     const PREPARED: usize = 1;
 
-    fn panel_bytes(cols: usize) -> usize {
+    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
         (cols / TILE * 352).next_multiple_of(64)
     }
 

@@ -6,6 +6,8 @@
 //! steps has one scale.
 #![allow(unsafe_code)]
 
+use mambo_tensor::DType;
+
 use super::format::{Format, each_row};
 use super::quant::{Q8Row, TILE, dot, each_block, fetch_ahead, load, nibbles, pack_nibbles, split};
 use crate::shared::View;
@@ -65,7 +67,7 @@ impl Format for Q6K {
 
     const PREPARED: usize = 2;
 
-    fn panel_bytes(cols: usize) -> usize {
+    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
         (cols / TILE * 416 + cols / (TILES * TILE) * 32).next_multiple_of(64)
     }
 

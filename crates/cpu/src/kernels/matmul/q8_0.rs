@@ -4,6 +4,8 @@
 //! tile, as stored.
 #![allow(unsafe_code)]
 
+use mambo_tensor::DType;
+
 use super::format::{Format, each_row};
 use super::quant::{Q8Row, TILE, each_block, fetch_ahead, load, prepare_sums};
 use crate::shared::View;
@@ -32,7 +34,7 @@ impl Format for Q8_0 {
 
     const PREPARED: usize = 1;
 
-    fn panel_bytes(cols: usize) -> usize {
+    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
         (cols / TILE * 544).next_multiple_of(64)
     }
 
