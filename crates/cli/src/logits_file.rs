@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
 /// Tensors `[rows][columns]` of f32 that are filled row by row.
@@ -29,8 +29,7 @@ impl LogitsFile {
     /// Starts a file of tensors with these names and rows.
     pub fn create(path: &Path, columns: usize, tensors: &[(&str, usize)]) -> Result<LogitsFile> {
         let failed = || format!("cannot write {}", path.display());
-        // The rename would only notice it after all the work.
-        ensure!(!path.is_dir(), "{} is a folder; give the name of a file", path.display());
+        let path = &target(path)?;
         let (mut header, mut parts, mut offset) = (Map::new(), Vec::new(), 0);
         for (name, rows) in tensors {
             let end = offset + (rows * columns * 4) as u64;
@@ -50,9 +49,9 @@ impl LogitsFile {
         let start = 8 + header.len() as u64;
         parts.iter_mut().for_each(|part| (part.next, part.end) = (part.next + start, part.end + start));
         let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
+        partial.push(format!(".{}.partial", std::process::id()));
         let partial = PathBuf::from(partial);
-        let mut file = BufWriter::new(File::create(&partial).with_context(failed)?);
+        let mut file = BufWriter::new(File::create_new(&partial).with_context(failed)?);
         file.write_all(&(header.len() as u64).to_le_bytes()).with_context(failed)?;
         file.write_all(header.as_bytes()).with_context(failed)?;
         Ok(LogitsFile { path: path.to_owned(), partial, file: Some(file), tensors: parts })
@@ -87,6 +86,18 @@ impl LogitsFile {
             let _ = std::fs::remove_file(&self.partial);
         }
         done.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// The regular file that is to appear: where a link points to, and never a folder or a device, which a
+/// rename would replace.
+fn target(path: &Path) -> Result<PathBuf> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            bail!("{} is a folder, a device or a pipe; give the name of a file", path.display())
+        }
+        Ok(_) => std::fs::canonicalize(path).with_context(|| format!("cannot write {}", path.display())),
+        Err(_) => Ok(path.to_owned()),
     }
 }
 
@@ -127,5 +138,6 @@ mod tests {
         drop(LogitsFile::create(&path, 2, &[("a", 1)]).unwrap());
         assert!(!partial.exists() && std::fs::read(&path).unwrap() == bytes);
         std::fs::remove_file(&path).unwrap();
+        assert!(LogitsFile::create(Path::new("/dev/null"), 2, &[]).is_err());
     }
 }
