@@ -150,6 +150,27 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn load_u8_int(x: &[u8; LANES]) -> Self::I {
+        simd!({
+            let bytes = _mm_loadu_si128(x.as_ptr().cast());
+            [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes))]
+        })
+    }
+    #[inline(always)]
+    fn look_up(table: &[f32; LANES], index: Self::I) -> Self::F {
+        simd!({
+            let (low, high) = (_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8)));
+            // A permutation reads three bits of the index; the fourth, as a sign, picks the half.
+            let half = [_mm256_slli_epi32::<28>(index[0]), _mm256_slli_epi32::<28>(index[1])];
+            let low = [_mm256_permutevar8x32_ps(low, index[0]), _mm256_permutevar8x32_ps(low, index[1])];
+            let high = [_mm256_permutevar8x32_ps(high, index[0]), _mm256_permutevar8x32_ps(high, index[1])];
+            [
+                _mm256_blendv_ps(low[0], high[0], _mm256_castsi256_ps(half[0])),
+                _mm256_blendv_ps(low[1], high[1], _mm256_castsi256_ps(half[1])),
+            ]
+        })
+    }
+    #[inline(always)]
     fn lane0(v: Self::F) -> f32 {
         simd!(_mm256_cvtss_f32(v[0]))
     }
@@ -231,6 +252,11 @@ impl Simd for Avx2 {
     fn bshr<const N: u32>(v: Self::B) -> Self::B {
         let count = simd!(_mm_cvtsi32_si128(N as i32));
         simd!([_mm256_srl_epi16(v[0], count), _mm256_srl_epi16(v[1], count)])
+    }
+    #[inline(always)]
+    fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B {
+        let table = simd!(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())));
+        simd!([_mm256_shuffle_epi8(table, index[0]), _mm256_shuffle_epi8(table, index[1])])
     }
     #[inline(always)]
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {

@@ -111,6 +111,14 @@ impl Simd for Avx512 {
         simd!(_mm512_mask_blend_ps(mask, b, a))
     }
     #[inline(always)]
+    fn load_u8_int(x: &[u8; LANES]) -> Self::I {
+        simd!(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn look_up(table: &[f32; LANES], index: Self::I) -> Self::F {
+        simd!(_mm512_permutexvar_ps(index, _mm512_loadu_ps(table.as_ptr())))
+    }
+    #[inline(always)]
     fn lane0(v: Self::F) -> f32 {
         simd!(_mm512_cvtss_f32(v))
     }
@@ -183,6 +191,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn bshr<const N: u32>(v: Self::B) -> Self::B {
         simd!(_mm512_srli_epi16::<N>(v))
+    }
+    #[inline(always)]
+    fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B {
+        simd!(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), index))
     }
     #[inline(always)]
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {

@@ -48,6 +48,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn store_f16(v: Self::F, out: &mut [u8; 2 * LANES]);
     fn load_u8(x: &[u8; LANES]) -> Self::F;
     fn load_i8(x: &[u8; LANES]) -> Self::F;
+    fn load_u8_int(x: &[u8; LANES]) -> Self::I;
 
     fn add(a: Self::F, b: Self::F) -> Self::F;
     fn sub(a: Self::F, b: Self::F) -> Self::F;
@@ -65,6 +66,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
     /// Lanes below `n` from a, the others from b.
     fn first(n: usize, a: Self::F, b: Self::F) -> Self::F;
+    /// The value that the low four bits of each lane of `index` point to.
+    fn look_up(table: &[f32; LANES], index: Self::I) -> Self::F;
     /// The bits of lane 0.
     fn lane0(v: Self::F) -> f32;
 
@@ -90,6 +93,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Shifts 16-bit units: mask the result to bits that come from the same byte.
     fn bshl<const N: u32>(v: Self::B) -> Self::B;
     fn bshr<const N: u32>(v: Self::B) -> Self::B;
+    /// The byte that each byte of `index`, all below 16, points to.
+    fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B;
     /// `acc[r] + Σ_b codes[r][b]·x[b]`, codes unsigned below 128; x is four signed bytes in the order of
     /// memory, loaded as a word because that folds into the instruction.
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I;

@@ -116,6 +116,14 @@ impl Simd for Portable {
         std::array::from_fn(|i| if i < n { a[i] } else { b[i] })
     }
     #[inline(always)]
+    fn load_u8_int(x: &[u8; LANES]) -> Self::I {
+        x.map(i32::from)
+    }
+    #[inline(always)]
+    fn look_up(table: &[f32; LANES], index: Self::I) -> Self::F {
+        index.map(|i| table[i as usize & 15])
+    }
+    #[inline(always)]
     fn lane0(v: Self::F) -> f32 {
         v[0]
     }
@@ -188,6 +196,10 @@ impl Simd for Portable {
     #[inline(always)]
     fn bshr<const N: u32>(v: Self::B) -> Self::B {
         shift16(v, |v| v >> N)
+    }
+    #[inline(always)]
+    fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B {
+        index.map(|i| table[usize::from(i & 15)])
     }
     #[inline(always)]
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {

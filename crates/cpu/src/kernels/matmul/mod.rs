@@ -7,14 +7,16 @@
 
 mod decoded;
 mod format;
+mod lines;
+mod nvfp4;
 mod pack;
 mod plain;
 mod q4_0;
-mod q4_k;
 mod q5_0;
 mod q6_k;
 mod q8_0;
 mod quant;
+mod steps;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -25,14 +27,16 @@ use mambo_tensor::DType;
 
 use decoded::Decoded;
 pub(crate) use format::{Format, PANEL_ROWS, UNPACK_FLOATS};
+use lines::{LineFormat, Nested, Single};
+use nvfp4::Nvfp4;
 pub(crate) use pack::Packed;
-use plain::{Bf16, F16, F32, PlainFormat};
+use plain::{Bf16, E4m3, F16, F32, PlainFormat};
 use q4_0::Q4_0;
-use q4_k::Q4K;
 use q5_0::Q5_0;
 use q6_k::Q6K;
 use q8_0::Q8_0;
 use quant::TILE;
+use steps::{Iq4Nl, Iq4Xs, Mxfp4, StepFormat};
 
 use super::{Cx, Kernel, Scratch, ScratchNeed, Work, bind};
 use crate::isa::Isa;
@@ -51,12 +55,20 @@ const STREAM_BYTES: usize = 256 << 10;
 const PANEL_BLOCK_BYTES: usize = 192 << 10;
 
 /// The stored types with a format of their own, with the activations they read.
-pub(crate) const TYPES: [(DType, Elem); 8] = [
+pub(crate) const TYPES: [(DType, Elem); 16] = [
     (DType::Q4_0, Elem::Q8),
     (DType::Q5_0, Elem::Q8),
     (DType::Q8_0, Elem::Q8),
     (DType::Q4K, Elem::Q8),
     (DType::Q6K, Elem::Q8),
+    (DType::Q4_1, Elem::Q8),
+    (DType::Q5_1, Elem::Q8),
+    (DType::Q5K, Elem::Q8),
+    (DType::IQ4_NL, Elem::Q8),
+    (DType::IQ4_XS, Elem::Q8),
+    (DType::MXFP4, Elem::Q8),
+    (DType::NVFP4, Elem::F32),
+    (DType::F8E4M3, Elem::F32),
     (DType::BF16, Elem::F32),
     (DType::F16, Elem::F32),
     (DType::F32, Elem::F32),
@@ -96,7 +108,15 @@ pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Out
         DType::Q4_0 => what.run::<Q4_0>(),
         DType::Q5_0 => what.run::<Q5_0>(),
         DType::Q8_0 => what.run::<Q8_0>(),
-        DType::Q4K => what.run::<Q4K>(),
+        DType::F8E4M3 => what.run::<PlainFormat<E4m3>>(),
+        DType::Q4_1 => what.run::<LineFormat<Single<false>>>(),
+        DType::Q5_1 => what.run::<LineFormat<Single<true>>>(),
+        DType::Q4K => what.run::<LineFormat<Nested<false>>>(),
+        DType::Q5K => what.run::<LineFormat<Nested<true>>>(),
+        DType::IQ4_NL => what.run::<StepFormat<Iq4Nl>>(),
+        DType::IQ4_XS => what.run::<StepFormat<Iq4Xs>>(),
+        DType::MXFP4 => what.run::<StepFormat<Mxfp4>>(),
+        DType::NVFP4 => what.run::<Nvfp4>(),
         DType::Q6K => what.run::<Q6K>(),
         _ if is_decoded(dtype) => what.run::<Decoded>(),
         _ => return None,

@@ -26,7 +26,7 @@ fn every_fourth(bits: u32) -> u8 {
 
 /// Adds the fifth bits to the nibbles.
 #[inline(always)]
-fn widen<S: Simd>(c: [S::B; 8], bits: S::B) -> [S::B; 8] {
+pub(super) fn widen<S: Simd>(c: [S::B; 8], bits: S::B) -> [S::B; 8] {
     let mask = S::bsplat(16);
     [
         S::bor(c[0], S::band(S::bshl::<4>(bits), mask)),
