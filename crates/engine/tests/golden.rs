@@ -66,9 +66,11 @@ fn quantised_checkpoints_as_they_are() {
     for case in QUANTIZED {
         let folder = quantized_folder(case);
         let want = expected(&folder);
-        let (logits, _) = score(&mut load_folder(&folder, On::Reference, Setup::default()), &want.ids, 64, 0);
-        let off = largest_difference(&logits, &want.logits);
-        assert!(off <= 2e-3, "{case}: logits off by {off}");
+        for on in On::all() {
+            let (logits, _) = score(&mut load_folder(&folder, on, Setup::default()), &want.ids, 64, 0);
+            let off = largest_difference(&logits, &want.logits);
+            assert!(off <= 2e-3, "{case} on {on:?}: logits off by {off}");
+        }
     }
 }
 
