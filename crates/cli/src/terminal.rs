@@ -32,6 +32,9 @@ impl Screen {
     }
 
     fn write(&mut self, text: &str, dim: bool) -> std::io::Result<()> {
+        if text.is_empty() {
+            return Ok(());
+        }
         let mut out = std::io::stdout().lock();
         if dim != self.dim {
             if !self.empty {
@@ -42,7 +45,7 @@ impl Screen {
             }
             self.dim = dim;
         }
-        self.empty = self.empty && text.is_empty();
+        self.empty = false;
         out.write_all(text.as_bytes())?;
         out.flush()
     }
