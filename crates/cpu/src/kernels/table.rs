@@ -9,7 +9,7 @@ use super::copy::{Concat, GatherRows};
 use super::embed::Embed;
 pub(crate) use super::embed::Table;
 use super::gated_group_norm::GatedGroupNorm;
-use super::matmul::{self, MatmulCall, Packed, TYPES, is_decoded};
+use super::matmul::{self, AFFINE_BITS, MatmulCall, Packed, TYPES, affine_bits, is_decoded};
 use super::moe_combine::MoeCombine;
 use super::moe_matmul::{self, MoeMatmulCall};
 use super::moe_route::{MAX_GROUPS, MoeRoute};
@@ -37,6 +37,14 @@ pub(crate) fn rows(isa: Isa) -> Vec<KernelRow> {
                     op,
                     input,
                     accepts: Box::new(move |site| site.weight_types.first() == Some(&dtype)),
+                }));
+                rows.extend(AFFINE_BITS.map(|bits| KernelRow {
+                    name: name(&format!("affine{bits}")),
+                    op,
+                    input: Elem::F32,
+                    accepts: Box::new(move |site| {
+                        site.weight_types.first().is_some_and(|d| affine_bits(*d) == Some(bits))
+                    }),
                 }));
                 rows.push(KernelRow {
                     name: name("decoded"),

@@ -23,7 +23,7 @@ impl Format for Decoded {
         (PANEL_ROWS * row_bytes).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], _cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(_dtype: DType, panel: &mut [u8], _cols: usize, first_lane: usize, rows: &[&[u8]]) {
         for (i, row) in rows.iter().enumerate() {
             panel[(first_lane + i) * row.len()..][..row.len()].copy_from_slice(row);
         }

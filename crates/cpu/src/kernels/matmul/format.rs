@@ -41,7 +41,7 @@ pub(crate) trait Format: Send + Sync + 'static {
     fn panel_bytes(dtype: DType, cols: usize) -> usize;
 
     /// Packs stored rows into consecutive lanes of a zeroed panel.
-    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
+    fn pack(dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
 
     /// Bytes of a panel as the product reads it, where that is not how it is kept.
     fn unpacked_bytes(_cols: usize) -> usize {

@@ -138,7 +138,7 @@ impl<L: Line> Format for LineFormat<L> {
         (tiles * (256 + Self::BITS + L::SCALES.0) + blocks * L::SCALES.1).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let ((bytes, count), (per_tile, per_block)) = (L::BLOCK, L::SCALES);
         let tiles = cols / TILE;
         let (planes, rest) = panel.split_at_mut(tiles * 256);

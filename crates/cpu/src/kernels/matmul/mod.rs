@@ -5,6 +5,7 @@
 //! packed weight once per row block at most; FLOPs: 2 per weight and row.
 #![allow(unsafe_code)]
 
+mod affine;
 mod decoded;
 mod format;
 mod lines;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use mambo_kernel::{Elem, Epilogue, Operand};
 use mambo_tensor::DType;
 
+use affine::AffineFormat;
 use decoded::Decoded;
 pub(crate) use format::{Format, PANEL_ROWS, UNPACK_FLOATS};
 use lines::{LineFormat, Nested, Single};
@@ -77,13 +79,22 @@ pub(crate) const TYPES: [(DType, Elem); 16] = [
 /// Whether a type without a format of its own is decoded as it is used.
 pub(crate) fn is_decoded(dtype: DType) -> bool {
     let stored_weight = dtype.is_quantized() || matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
-    stored_weight && !TYPES.iter().any(|(known, _)| *known == dtype)
+    stored_weight && affine_bits(dtype).is_none() && !TYPES.iter().any(|(known, _)| *known == dtype)
+}
+
+/// Widths of affine groups that have a format of their own.
+pub(crate) const AFFINE_BITS: [usize; 2] = [4, 8];
+
+/// Bits of affine groups that have a format of their own.
+pub(crate) fn affine_bits(dtype: DType) -> Option<usize> {
+    let DType::Affine(affine) = dtype else { return None };
+    Some(affine.bits()).filter(|bits| AFFINE_BITS.contains(bits))
 }
 
 /// The activations that a stored type is multiplied with, if it can be.
 pub(crate) fn input(dtype: DType) -> Option<Elem> {
     let own = TYPES.iter().find(|(known, _)| *known == dtype).map(|(_, elem)| *elem);
-    own.or(is_decoded(dtype).then_some(Elem::F32))
+    own.or((is_decoded(dtype) || affine_bits(dtype).is_some()).then_some(Elem::F32))
 }
 
 /// The types that can be multiplied, for messages.
@@ -118,6 +129,8 @@ pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Out
         DType::MXFP4 => what.run::<StepFormat<Mxfp4>>(),
         DType::NVFP4 => what.run::<Nvfp4>(),
         DType::Q6K => what.run::<Q6K>(),
+        DType::Affine(affine) if affine.bits() == 4 => what.run::<AffineFormat<4>>(),
+        DType::Affine(affine) if affine.bits() == 8 => what.run::<AffineFormat<8>>(),
         _ if is_decoded(dtype) => what.run::<Decoded>(),
         _ => return None,
     })

@@ -48,7 +48,7 @@ impl Format for Nvfp4 {
         (cols / BLOCK * 144).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let (codes, scales) = panel.split_at_mut(cols / BLOCK * 128);
         each_block::<STORED_BYTES>(rows, first_lane, |i, lane, stored| {
             for k in 0..TOGETHER {

@@ -110,7 +110,7 @@ impl Packed {
                     *own = &stored[(row - first_row) * row_bytes..][..row_bytes];
                 }
                 let (first_lane, rows) = (range.start - start, &own[..range.len()]);
-                with_format(dtype, PackRows { panel: bytes, cols, first_lane, rows });
+                with_format(dtype, PackRows { dtype, panel: bytes, cols, first_lane, rows });
             }
         });
     }
@@ -164,6 +164,7 @@ impl Packed {
 }
 
 struct PackRows<'a> {
+    dtype: DType,
     panel: &'a mut [u8],
     cols: usize,
     first_lane: usize,
@@ -173,6 +174,6 @@ struct PackRows<'a> {
 impl WithFormat for PackRows<'_> {
     type Output = ();
     fn run<F: Format>(self) {
-        F::pack(self.panel, self.cols, self.first_lane, self.rows);
+        F::pack(self.dtype, self.panel, self.cols, self.first_lane, self.rows);
     }
 }

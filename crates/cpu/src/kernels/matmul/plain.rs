@@ -92,7 +92,7 @@ impl<T: Stored> Format for PlainFormat<T> {
         (cols * PANEL_ROWS * T::BYTES).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let width = PANEL_ROWS * T::BYTES;
         // A block of columns stays in the first cache while the lanes are filled.
         for start in (0..cols).step_by(PACK_COLUMNS) {

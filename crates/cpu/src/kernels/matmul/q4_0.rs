@@ -39,7 +39,7 @@ impl Format for Q4_0 {
         (cols / TILE * 288).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let (codes, scales) = panel.split_at_mut(cols / TILE * 256);
         each_block::<BLOCK_BYTES>(rows, first_lane, |t, lane, block| {
             scales[t * 32 + 2 * lane..][..2].copy_from_slice(&block[..2]);

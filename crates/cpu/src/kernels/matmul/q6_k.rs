@@ -71,7 +71,7 @@ impl Format for Q6K {
         (cols / TILE * 416 + cols / (TILES * TILE) * 32).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let tiles = cols / TILE;
         let (codes, rest) = panel.split_at_mut(tiles * 256);
         let (bits, rest) = rest.split_at_mut(tiles * 128);

@@ -132,7 +132,7 @@ impl<T: Steps> Format for StepFormat<T> {
         (tiles * (256 + T::SCALES.0) + tiles / T::BLOCK.1 * T::SCALES.1).next_multiple_of(64)
     }
 
-    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let ((bytes, count), (per_tile, per_block)) = (T::BLOCK, T::SCALES);
         let tiles = cols / TILE;
         let (codes, scales) = panel.split_at_mut(tiles * 256);
