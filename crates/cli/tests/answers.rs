@@ -94,6 +94,16 @@ fn golden_conversations() {
 }
 
 #[test]
+fn what_streams_is_what_json_says() {
+    let question = ["What is 17 + 25?"];
+    let whole = run(&None, &question);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
+    let output = command.args(["run", "--temp", "0"]).args(question).output().unwrap();
+    let (thought, answer) = (whole["reasoning"].as_str().unwrap(), whole["content"].as_str().unwrap());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{thought}\n\n{answer}\n"));
+}
+
+#[test]
 fn a_huge_chunk_is_no_more_than_the_context() {
     let huge = run(&None, &["-n", "4", "--chunk", "18446744073709551615", "Hello!"]);
     let usual = run(&None, &["-n", "4", "Hello!"]);

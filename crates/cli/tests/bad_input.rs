@@ -100,6 +100,20 @@ fn wrong_shape() {
 }
 
 #[test]
+fn a_scale_that_is_none() {
+    let copy = Copy::of("../quant/modelopt-nvfp4", "scale");
+    let path = copy.0.join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let name = "backbone.layers.0.mixer.in_proj.weight_scale";
+    let start = header[name]["data_offsets"][0].as_u64().unwrap() as usize;
+    bytes[8 + length + start + 9] = 0x7f;
+    std::fs::write(&path, bytes).unwrap();
+    assert_names(&refused(&copy.0, &[]), &[name, "NaN"]);
+}
+
+#[test]
 fn prompt_longer_than_the_context() {
     assert_names(&refused(&fixture("dense"), &["--context", "2"]), &["3 tokens", "2", "--context"]);
 }
