@@ -150,12 +150,11 @@ impl Model {
         let bar = ByteBar::new("loading", 0);
         let mut progress = |p: Progress| bar.at(p.done, p.total);
         let parts = graphs.parts(&self.spec);
-        let engine = Engine::load(backend, &parts, &weights, config, &mut progress)
-            .with_context(|| format!("cannot load {}", self.name()))?;
+        let engine = Engine::load(backend, &parts, &weights, config, &mut progress);
         bar.done();
-        // Scales are only looked at while weights are read.
+        // Scales are only looked at while weights are read; a bad one is named here, tensor and all.
         weights.0.check_read_parts()?;
-        Ok(engine)
+        engine.with_context(|| format!("cannot load {}", self.name()))
     }
 
     /// The tokenizer beside or inside the weights.
