@@ -1,7 +1,7 @@
 //! An output file that appears complete or not at all: written beside its place, renamed at the end.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use crate::CheckpointError;
@@ -27,6 +27,22 @@ impl AtomicFile {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where the unfinished file is.
+    pub fn partial(&self) -> &Path {
+        &self.partial
+    }
+
+    /// Writes from a byte on, so that parts may be filled in turns.
+    pub fn write_at(&mut self, first: u64, bytes: &[u8]) -> Result<(), CheckpointError> {
+        match &mut self.file {
+            Some(file) => file
+                .seek(SeekFrom::Start(first))
+                .and_then(|_| file.write_all(bytes))
+                .map_err(CheckpointError::io("write", &self.path)),
+            None => Ok(()),
+        }
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use mambo_checkpoint::{
     Checkpoint, Format, GgufArray, GgufMetadata, GgufTensor, GgufValue, GgufWriter, Metadata,
-    write_safetensors,
+    SafetensorsWriter, write_safetensors,
 };
 use mambo_tensor::{DType, Shape, decode_row};
 
@@ -169,7 +169,7 @@ fn safetensors_are_read_by_others_and_by_us() {
         assert_eq!(read, values);
     }
     let error = write_safetensors(&path, &[("x", Shape::from([2]), &[0.0])]).unwrap_err().to_string();
-    assert!(error.contains("tensor `x` has shape [2] but 1 values"), "{error}");
+    assert!(error.contains("tensor `x` has fewer values than its shape holds"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), bytes, "a refused write leaves the old file");
 }
 
@@ -199,4 +199,33 @@ fn links_are_followed_and_devices_refused() {
     first.finish().unwrap();
     second.finish().unwrap();
     assert_eq!(listing(folder.path()).iter().filter(|name| name.contains("partial")).count(), 0);
+}
+
+#[test]
+fn tensors_filled_in_turns_lie_in_order_and_a_dropped_file_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("turns.safetensors");
+    let shapes = [("a", Shape::from([3, 2])), ("b", Shape::from([2, 2]))];
+    let mut file = SafetensorsWriter::create(&path, &shapes).unwrap();
+    for (tensor, values) in
+        [(0, &[1.0, 2.0][..]), (1, &[7.0, 8.0]), (0, &[3.0, 4.0, 5.0, 6.0]), (1, &[9.0, 0.0])]
+    {
+        file.add(tensor, values).unwrap();
+    }
+    assert!(file.partial().exists() && !path.exists());
+    file.finish().unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let values = |name: &str| -> Vec<f32> {
+        let (words, _) = read.tensor(name).unwrap().data().as_chunks();
+        words.iter().map(|&word| f32::from_le_bytes(word)).collect()
+    };
+    assert_eq!(values("a"), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(values("b"), [7.0, 8.0, 9.0, 0.0]);
+    drop(SafetensorsWriter::create(&path, &shapes).unwrap());
+    assert_eq!(listing(folder.path()), ["turns.safetensors"]);
+    assert!(fs::read(&path).unwrap() == bytes, "an unfinished file leaves the old one alone");
+    let mut file = SafetensorsWriter::create(&path, &shapes).unwrap();
+    let error = file.add(1, &[0.0; 5]).unwrap_err().to_string();
+    assert!(error.contains("tensor `b` gets more values"), "{error}");
 }

@@ -82,12 +82,8 @@ impl Conversation {
         // shares what stands before it.
         let history = template.render(&request).map(|text| tokenizer.encode(&text, false));
         let shared = history.map_or(0, |ids| common_prefix(&ids, &prompt));
-        let resume = self
-            .snapshots
-            .iter()
-            .filter(|s| s.tokens().len() < prompt.len() && prompt.starts_with(s.tokens()))
-            .max_by_key(|s| s.tokens().len())
-            .cloned();
+        let resume =
+            self.snapshots.iter().filter(|s| s.begins(&prompt)).max_by_key(|s| s.tokens().len()).cloned();
         let have = resume.as_ref().map_or(0, |s| s.tokens().len());
         Ok(Turn {
             style: OutputStyle::detect(template.source(), &text),

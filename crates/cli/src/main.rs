@@ -12,7 +12,6 @@ mod environment;
 mod export;
 mod interrupt;
 mod lines;
-mod logits_file;
 mod machine;
 mod model;
 mod progress;

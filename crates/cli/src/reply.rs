@@ -134,8 +134,7 @@ impl Listener<'_> {
 impl Reply {
     /// A reply to this request that has said nothing yet.
     pub fn new(request: &Request) -> Reply {
-        let resumed = request.resume.as_ref().map_or(&[][..], |snapshot| snapshot.tokens());
-        let is_start = resumed.len() < request.prompt.len() && request.prompt.starts_with(resumed);
+        let resumed = request.resume.as_ref().filter(|snapshot| snapshot.begins(&request.prompt));
         Reply {
             reasoning: String::new(),
             content: String::new(),
@@ -144,7 +143,7 @@ impl Reply {
             finish: FinishReason::Cancelled,
             snapshot: None,
             prompt_tokens: request.prompt.len(),
-            reused_tokens: if is_start { resumed.len() } else { 0 },
+            reused_tokens: resumed.map_or(0, |snapshot| snapshot.tokens().len()),
             prefill: Duration::ZERO,
             decode: Duration::ZERO,
         }

@@ -285,11 +285,9 @@ impl Engine {
         }
     }
 
-    /// Starts a sequence from a snapshot, if the snapshot is a true beginning of its prompt: at least
-    /// one token must be left to run, or there would be no logits to sample from.
+    /// Starts a sequence from a snapshot, if its prompt can go on from there.
     fn restore(&mut self, sequence: &mut Sequence, snapshot: &Snapshot) -> Result<(), EngineError> {
-        let prompt = &sequence.request.prompt;
-        if snapshot.tokens.len() >= prompt.len() || !prompt.starts_with(&snapshot.tokens) {
+        if !snapshot.begins(&sequence.request.prompt) {
             return Ok(());
         }
         self.backend.restore_slot(sequence.slot.index() as usize, &snapshot.slot)?;

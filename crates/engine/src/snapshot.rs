@@ -21,6 +21,12 @@ impl Snapshot {
         &self.tokens
     }
 
+    /// Whether a prompt can go on from here: it starts with the snapshot's tokens, and at least one token is
+    /// left to run, or there would be no logits to sample from.
+    pub fn begins(&self, prompt: &[u32]) -> bool {
+        self.tokens.len() < prompt.len() && prompt.starts_with(&self.tokens)
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.slot.len() * 4 + self.pages.iter().map(Vec::len).sum::<usize>()

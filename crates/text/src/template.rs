@@ -96,20 +96,6 @@ impl ChatTemplate {
         }
     }
 
-    /// The template inside the text of a `tokenizer_config.json`, where older models keep it: the one named
-    /// `default` if there are several.
-    pub fn source_in_config(tokenizer_config_json: &str) -> Result<Option<String>> {
-        let config: Value = serde_json::from_str(tokenizer_config_json)
-            .map_err(|error| TextError::TokenizerConfig { detail: error.to_string() })?;
-        let source = match &config["chat_template"] {
-            Value::Array(named) => {
-                named.iter().find(|entry| entry["name"] == "default").map(|entry| &entry["template"])
-            }
-            other => Some(other),
-        };
-        Ok(source.and_then(Value::as_str).map(str::to_owned))
-    }
-
     /// Gives the template the text of the model's special tokens, as `bos_token` and `eos_token`.
     pub fn with_tokens(mut self, bos_token: Option<&str>, eos_token: Option<&str>) -> Self {
         let tokens = [("bos_token", bos_token), ("eos_token", eos_token)];

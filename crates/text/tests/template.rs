@@ -162,16 +162,6 @@ fn a_model_without_template_is_told_what_to_do() {
 }
 
 #[test]
-fn templates_inside_the_tokenizer_config() {
-    let source = |config: Value| ChatTemplate::source_in_config(&config.to_string()).unwrap();
-    assert_eq!(source(json!({"chat_template": "x"})).as_deref(), Some("x"));
-    let several = json!([{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]);
-    assert_eq!(source(json!({ "chat_template": several })).as_deref(), Some("d"));
-    assert_eq!(source(json!({})), None);
-    assert!(ChatTemplate::source_in_config("[").is_err());
-}
-
-#[test]
 fn special_tokens_are_variables() {
     let template = ChatTemplate::new("t", "{{ bos_token }}x{{ eos_token }}").unwrap();
     let template = template.with_tokens(Some("<s>"), Some("</s>"));

@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use mambo_checkpoint::SafetensorsWriter;
 use mambo_engine::ScoreOptions;
+use mambo_tensor::Shape;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
 
 use crate::args::LogitsArgs;
 use crate::interrupt;
-use crate::logits_file::LogitsFile;
 use crate::model::{EngineUse, Model};
 use crate::progress::CountBar;
 use crate::terminal::put_json;
@@ -30,9 +31,12 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     };
     // The last position has no next token to feed the MTP head with.
     let mtp_rows = if model.spec.mtp.is_some() { ids.len().saturating_sub(1) } else { 0 };
-    let mut tensors = vec![("logits", ids.len())];
-    tensors.extend(model.spec.mtp.map(|_| ("mtp_logits", mtp_rows)));
-    let mut file = LogitsFile::create(&args.output, vocab, &tensors)?;
+    let mut tensors = vec![("logits", Shape::new(&[ids.len(), vocab])?)];
+    if model.spec.mtp.is_some() {
+        tensors.push(("mtp_logits", Shape::new(&[mtp_rows, vocab])?));
+    }
+    // Rows are written as they come: all of them together may be larger than memory.
+    let mut file = SafetensorsWriter::create(&args.output, &tensors)?;
     interrupt::remove_on_ctrl_c(file.partial())?;
     let mut engine = model.engine(&args.model, usage)?;
     let options = ScoreOptions { chunk: args.model.chunk, companions: args.beside };

@@ -36,11 +36,6 @@ impl KvPages {
         self.free.len()
     }
 
-    /// Pages in the pool.
-    pub fn total(&self) -> usize {
-        self.total
-    }
-
     /// Takes pages for `tokens` positions, or nothing if there are too few.
     pub fn take(&mut self, tokens: usize) -> Option<PageList> {
         let count = Self::pages_for(tokens);
