@@ -21,4 +21,4 @@ pub use config::ConfigFiles;
 pub use error::CheckpointError;
 pub use gguf::{GgufArray, GgufMetadata, GgufTensor, GgufValue, GgufWriter};
 pub use json::{json_number, parse_json};
-pub use safetensors::{SafetensorsWriter, write_safetensors};
+pub use safetensors::{SafetensorsTensor, SafetensorsWriter, write_safetensors};

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use mambo_checkpoint::{
     Checkpoint, Format, GgufArray, GgufMetadata, GgufTensor, GgufValue, GgufWriter, Metadata,
-    SafetensorsWriter, write_safetensors,
+    SafetensorsTensor, SafetensorsWriter, write_safetensors,
 };
 use mambo_tensor::{DType, Shape, decode_row};
 
@@ -205,7 +205,8 @@ fn links_are_followed_and_devices_refused() {
 fn tensors_filled_in_turns_lie_in_order_and_a_dropped_file_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("turns.safetensors");
-    let shapes = [("a", Shape::from([3, 2])), ("b", Shape::from([2, 2]))];
+    let shapes =
+        [SafetensorsTensor::f32("a", Shape::from([3, 2])), SafetensorsTensor::f32("b", Shape::from([2, 2]))];
     let mut file = SafetensorsWriter::create(&path, &shapes).unwrap();
     for (tensor, values) in
         [(0, &[1.0, 2.0][..]), (1, &[7.0, 8.0]), (0, &[3.0, 4.0, 5.0, 6.0]), (1, &[9.0, 0.0])]

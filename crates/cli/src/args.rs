@@ -57,7 +57,7 @@ pub enum Command {
     Logits(LogitsArgs),
     /// Write a model with random weights in a real model's shape, to measure with
     Synth(SynthArgs),
-    /// Convert a model to a GGUF file, quantised or not
+    /// Convert a model to a GGUF file or a safetensors folder, quantised or not
     Quantize(QuantizeArgs),
     /// Measure quality: perplexity of a text, divergence from a base model
     Eval(EvalArgs),
@@ -260,7 +260,7 @@ pub struct LogitsArgs {
 /// Where a made file goes.
 #[derive(Args)]
 pub struct OutputArgs {
-    /// The GGUF file to write
+    /// What to write: a name that ends in .gguf is a file, for `quantize` any other a safetensors folder
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub path: PathBuf,
     /// Replace the file if it exists

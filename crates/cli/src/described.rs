@@ -8,7 +8,7 @@ use mambo_kernel::{WeightKey, WeightSource};
 use mambo_model::{ModelSpec, PRESETS, Preset};
 use mambo_tensor::DType;
 
-use crate::export::Recipe;
+use crate::export::{Container, Recipe};
 use crate::model::Model;
 
 /// A described model.
@@ -69,10 +69,13 @@ impl Described {
 impl TypeTable {
     /// The types `mambo quantize --type NAME` would write.
     pub fn as_if(spec: &ModelSpec, name: &str) -> Result<TypeTable> {
-        let layout = Recipe::named(name)?.layout(spec)?;
-        let row = |t: &crate::export::Planned| (t.weight.clone(), (t.dtype, t.bytes()));
-        let assumption = Some(format!("as if every matrix were stored in {name}"));
-        Ok(TypeTable { weights: layout.tensors.iter().map(row).collect(), assumption })
+        let layout = Recipe::named(name)?.layout(spec, Container::Gguf)?;
+        let mut weights: HashMap<String, (DType, u64)> = HashMap::new();
+        for tensor in &layout.tensors {
+            let row = weights.entry(tensor.weight.clone()).or_insert((tensor.encoding(), 0));
+            row.1 += tensor.bytes();
+        }
+        Ok(TypeTable { weights, assumption: Some(format!("as if quantised to {name}")) })
     }
 
     /// The element type of a weight.

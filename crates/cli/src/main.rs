@@ -5,6 +5,7 @@ mod analysis;
 mod args;
 mod bandwidth;
 mod builtin;
+mod calibration;
 mod commands;
 mod conversation;
 mod described;

@@ -142,8 +142,12 @@ impl Model {
 
     /// Loads everything, with a progress bar if a person is watching.
     pub fn engine(&self, args: &ModelArgs, usage: EngineUse) -> Result<Engine> {
+        self.engine_of(&self.graphs(usage.mtp)?, args, usage)
+    }
+
+    /// The same with these graphs of the model.
+    pub fn engine_of(&self, graphs: &Graphs, args: &ModelArgs, usage: EngineUse) -> Result<Engine> {
         let weights = self.weights()?;
-        let graphs = self.graphs(usage.mtp)?;
         let config = self.engine_config(args, usage, &weights)?;
         let backend =
             if usage.reference { Box::new(mambo_kernel::ReferenceBackend::new()) } else { backend(args)? };

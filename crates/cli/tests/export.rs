@@ -6,7 +6,10 @@ mod program;
 use golden::{Logits, repository, score};
 use program::{fixture, json, refused, scratch, works};
 
-const TYPES: [&str; 8] = ["f32", "f16", "bf16", "q8_0", "q6_k", "q5_0", "q4_k", "q4_0"];
+const TYPES: [&str; 17] = [
+    "f32", "f16", "bf16", "q8_0", "q6_k", "q5_1", "q5_k", "q5_0", "q4_1", "q4_k", "iq4_nl", "q4_0", "nvfp4",
+    "iq4_xs", "mxfp4", "q3_k", "q2_k",
+];
 
 /// The name of a file that goes when the test is done with it: models are large.
 struct Passing(String);
@@ -115,10 +118,12 @@ fn types_cost_what_they_promise_and_err_in_order() {
 fn some_weights_may_be_stored_otherwise() {
     let file = path("rules.gguf");
     let model = repository("models/tiny-hybrid");
-    let all = ["quantize", "-m", &model, "-o", &file, "--type", "q4_0", "--tensor", "head=q8_0"];
-    let summary = json(&[&all[..], &["--tensor", "mtp=f16"]].concat());
+    let all = ["quantize", "-m", &model, "-o", &file, "--type", "q4_0", "--pure", "--tensor", "head=q8_0"];
+    let summary =
+        json(&[&all[..], &["--tensor", "mtp=f16", "--tensor", "layers.1*.experts_*=q5_1"]].concat());
     assert_eq!(summary["types"]["q8_0"]["tensors"], 1);
     assert_eq!(summary["types"]["f16"]["tensors"], 9);
+    assert_eq!(summary["types"]["q5_1"]["tensors"], 6);
 }
 
 #[test]

@@ -200,8 +200,10 @@ impl Backend for CpuBackend {
         for row in rows {
             let bytes = &self.arena[offset + row * operand.stride_bytes..];
             match operand.elem {
-                Elem::F32 | Elem::I32 => {
-                    into.extend(bytes[..operand.cols * 4].chunks_exact(4).map(float));
+                Elem::F32 => into.extend(bytes[..operand.cols * 4].chunks_exact(4).map(float)),
+                Elem::I32 => {
+                    let words = bytes[..operand.cols * 4].chunks_exact(4);
+                    into.extend(words.map(|b| float(b).to_bits().cast_signed() as f32));
                 }
                 Elem::Q8 => into.extend((0..operand.cols).map(|i| {
                     f32::from(bytes[i] as i8) * float(&bytes[operand.cols + i / Q8_BLOCK * 4..][..4])

@@ -1,6 +1,8 @@
 //! Logits of every position of a given text, with the MTP head's beside them: for `logits` and quality
 //! measurements. Nothing is sampled.
 
+use std::ops::Range;
+
 use mambo_kernel::{Segment, StepInputs};
 
 use crate::cache::{PageList, Slot};
@@ -17,6 +19,9 @@ pub struct ScoredRows<'a> {
     /// `[rows][vocab]` of the MTP head: row t predicts token t+2; the last position has none. Empty
     /// without a head.
     pub mtp_logits: &'a [f32],
+    /// Reads rows of any output of the trunk's graph; the text's come after those of its companions. Without
+    /// a head only, whose run takes the memory they were in.
+    pub output: &'a mut dyn FnMut(usize, Range<usize>, &mut Vec<f32>),
 }
 
 /// How a text is fed.
@@ -158,7 +163,9 @@ impl Engine {
             self.backend.run(mtp, &step)?;
             self.backend.read_output(mtp, 0, 0..drafted, &mut mtp_logits);
         }
-        rows(ScoredRows { first, logits: &logits, mtp_logits: &mtp_logits });
+        let backend = &mut self.backend;
+        let output = &mut |index, rows, into: &mut Vec<f32>| backend.read_output(program, index, rows, into);
+        rows(ScoredRows { first, logits: &logits, mtp_logits: &mtp_logits, output });
         Ok(())
     }
 }

@@ -69,7 +69,7 @@ fn every_broken_rule_has_its_message() {
         node `layers.1.attention`: attention and cache layer 0 have different sizes; use the op's own layer
         node `again`: kv layer 0 already has an attention; give each its own
         node `layers.0.scan`: state layer 0 is used by ssm_scan; it takes ssm_conv then ssm_scan, or ssm_step
-        output `logits` is i32[T, 1]; only f32 values can be read, so name another
+        output `logits` is the input %0 itself; name a computed value
         output `logits` reads %999, which nothing defines before it; define it first or correct the number
         graph `hybrid` has no output; name at least one value as output
         weight `embed` is declared twice; declare it once with its one shape

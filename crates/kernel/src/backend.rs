@@ -147,7 +147,7 @@ pub trait Backend: Send {
     /// Runs one step.
     fn run(&mut self, id: ProgramId, step: &StepInputs) -> Result<(), BackendError>;
     /// Rows of an output of the program that ran last, one after the other without padding; 8-bit rows
-    /// come as the values they stand for.
+    /// come as the values they stand for, indices as whole numbers.
     fn read_output(
         &mut self,
         id: ProgramId,

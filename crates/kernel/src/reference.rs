@@ -380,7 +380,11 @@ impl Backend for ReferenceBackend {
     fn read_output(&mut self, id: ProgramId, output: usize, rows: Range<usize>, into: &mut Vec<f32>) {
         let operand = self.programs[id.0].outputs[output].operand;
         for row in rows {
-            into.extend(self.read_row(&operand, row, &StepInputs::default()));
+            let values = self.read_row(&operand, row, &StepInputs::default()).into_iter();
+            match operand.elem {
+                Elem::I32 => into.extend(values.map(|v| v.to_bits().cast_signed() as f32)),
+                Elem::F32 | Elem::Q8 => into.extend(values),
+            }
         }
     }
 

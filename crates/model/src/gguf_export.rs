@@ -11,7 +11,7 @@ use crate::names::{Part, Place};
 use crate::spec::{Mixer, ModelSpec, MoeSpec};
 use crate::weights::Weight;
 
-/// One tensor of a GGUF file.
+/// One tensor of a file that is to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportTensor {
     /// Name in the file.
@@ -20,6 +20,8 @@ pub struct ExportTensor {
     pub weight: String,
     /// Shape, outermost first.
     pub shape: Vec<usize>,
+    /// Row of the weight it starts with: experts may have a tensor each.
+    pub first_row: usize,
     /// Whether it may be stored in a smaller type; the others are f32 in every file.
     pub quantizable: bool,
 }
@@ -66,6 +68,7 @@ impl ModelSpec {
                     name: weight.place.gguf(weight.part, depth),
                     weight: weight.name.clone(),
                     shape: self.gguf_shape(weight),
+                    first_row: 0,
                     quantizable: weight.part.usage() != WeightUse::Vector && weight.part != Part::Router,
                 };
                 (block(weight.place), tensor)

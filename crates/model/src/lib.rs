@@ -15,6 +15,7 @@ mod error;
 mod fields;
 mod gguf;
 mod gguf_export;
+mod hf_export;
 mod kv_scale;
 mod names;
 mod presets;

@@ -111,7 +111,7 @@ static TABLE: [Row; 38] = [
     plain(DType::U32, "u32", None, 4, plain::decode_u32, None),
     plain(DType::U64, "u64", None, 8, plain::decode_u64, None),
     plain(DType::Bool, "bool", None, 1, plain::decode_bool, None),
-    plain(DType::F8E4M3, "f8_e4m3", None, 1, plain::decode_f8_e4m3, None),
+    plain(DType::F8E4M3, "f8_e4m3", None, 1, plain::decode_f8_e4m3, Some(plain::encode_f8_e4m3)),
     plain(DType::F8E5M2, "f8_e5m2", None, 1, plain::decode_f8_e5m2, None),
     block(DType::Q4_0, "q4_0", 2, q4_0::SIZE, q4_0::decode, Some(q4_0::encode)),
     block(DType::Q4_1, "q4_1", 3, q4_1::SIZE, q4_1::decode, Some(q4_1::encode)),

@@ -86,6 +86,38 @@ pub(crate) fn encode_bf16(
     Ok(())
 }
 
+pub(crate) fn encode_f8_e4m3(
+    values: &[f32],
+    _importance: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<(), TensorError> {
+    for (index, (o, &value)) in out.iter_mut().zip(values).enumerate() {
+        *o = f32_to_f8_e4m3(value).ok_or(TensorError::OutOfRange { dtype: DType::F8E4M3, index, value })?;
+    }
+    Ok(())
+}
+
+/// The nearest value, ties to even; nothing beyond the largest, 448. There is no infinity.
+fn f32_to_f8_e4m3(value: f32) -> Option<u8> {
+    const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
+    const STEP_BELOW: f32 = 1.0 / 512.0;
+    const LAST: u32 = 0x7e;
+    const NAN: u8 = 0x7f;
+    let sign = ((value.to_bits() >> 31) as u8) << 7;
+    let magnitude = value.abs();
+    if magnitude.is_nan() {
+        return Some(sign | NAN);
+    }
+    if magnitude < SMALLEST_NORMAL {
+        return Some(sign | (magnitude / STEP_BELOW).round_ties_even() as u8);
+    }
+    // Exponent and mantissa stand side by side, so that rounding the one carries into the other.
+    let bits = magnitude.to_bits();
+    let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
+    let code = rounded - ((127 - 7) << 3);
+    (code <= LAST).then_some(sign | code as u8)
+}
+
 #[cfg(test)]
 mod tests {
     use crate::{DType, TensorError, decode_row, encode_row};
@@ -103,6 +135,23 @@ mod tests {
         assert!(decode(DType::F8E4M3, &[0x7f, 0xff]).iter().all(|v| v.is_nan()));
         let e5m2 = decode(DType::F8E5M2, &[0x3c, 0x7b, 0x01, 0xfc]);
         assert_eq!(e5m2, [1.0, 57344.0, 2f32.powi(-16), f32::NEG_INFINITY]);
+    }
+
+    #[test]
+    fn eight_bit_floats_round_to_the_nearest() {
+        let finite: Vec<u8> = (0..=255).filter(|b| b & 0x7f != 0x7f).collect();
+        let values = decode(DType::F8E4M3, &finite);
+        let mut back = vec![0; finite.len()];
+        encode_row(DType::F8E4M3, &values, &mut back).unwrap();
+        assert_eq!(back, finite);
+        let mut out = [0; 6];
+        let between = [1.0625, 1.1875, 1.0 / 1024.0, 15.0 / 1024.0, 463.0, -0.0];
+        encode_row(DType::F8E4M3, &between, &mut out).unwrap();
+        assert_eq!(decode(DType::F8E4M3, &out), [1.0, 1.25, 0.0, 1.0 / 64.0, 448.0, -0.0]);
+        for beyond in [465.0, f32::INFINITY] {
+            let error = encode_row(DType::F8E4M3, &[beyond], &mut out[..1]).unwrap_err();
+            assert!(matches!(error, TensorError::OutOfRange { dtype: DType::F8E4M3, .. }));
+        }
     }
 
     #[test]

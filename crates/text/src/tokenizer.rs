@@ -9,7 +9,7 @@ mod pre;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Result, TextError};
 use alphabet::Alphabet;
 pub use gguf::GgufVocabulary;
 
@@ -139,6 +139,12 @@ impl Tokenizer {
             }
         }
         String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The text of a tokenizer.json with this vocabulary; which tokens go around a text is not in it.
+    pub fn to_json(&self) -> Result<String> {
+        let failed = |error: tokenizers::Error| TextError::TokenizerJson { detail: error.to_string() };
+        self.vocabulary.bpe.to_string(true).map_err(failed)
     }
 
     /// The raw bytes a token stands for: perhaps part of a character, empty for an unknown id.

@@ -32,6 +32,11 @@ const TYPES: [(&str, DType); 15] = [
     ("BOOL", DType::Bool),
 ];
 
+/// The format's name of a type, if it has one.
+pub(super) fn type_name(dtype: DType) -> Option<&'static str> {
+    TYPES.iter().find(|(_, known)| *known == dtype).map(|(name, _)| *name)
+}
+
 /// Reads the tensors of one file; `file` is the name in errors, `file_index` its place in the checkpoint.
 pub(crate) fn read(file: &str, bytes: &[u8], file_index: usize) -> Result<Vec<TensorInfo>, CheckpointError> {
     let (header, data_start) = header_text(file, bytes)?;

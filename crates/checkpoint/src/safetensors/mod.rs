@@ -14,4 +14,4 @@ mod writer;
 
 pub(crate) use header::read;
 pub(crate) use shards::Shards;
-pub use writer::{SafetensorsWriter, write_safetensors};
+pub use writer::{SafetensorsTensor, SafetensorsWriter, write_safetensors};

@@ -1,18 +1,37 @@
-//! Writes named f32 tensors as one safetensors file, whole or as their values come.
+//! Writes named tensors as one safetensors file, whole or as their values come.
 
 use std::path::Path;
 
-use mambo_tensor::Shape;
+use mambo_tensor::{DType, Shape};
 use serde_json::{Map, Value, json};
 
-use crate::CheckpointError;
+use super::header;
 use crate::atomic_file::AtomicFile;
+use crate::{CheckpointError, layout};
 
 /// Values converted at a time.
 const PIECE_ELEMS: usize = 1 << 16;
 
-/// A file of f32 tensors that are filled in turns: all of them together may be larger than memory. It
-/// appears complete or not at all.
+/// A tensor that will be written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SafetensorsTensor {
+    /// Its name.
+    pub name: String,
+    /// How its values are stored.
+    pub dtype: DType,
+    /// Row-major, outermost dimension first.
+    pub shape: Shape,
+}
+
+impl SafetensorsTensor {
+    /// A tensor of f32.
+    pub fn f32(name: &str, shape: Shape) -> SafetensorsTensor {
+        SafetensorsTensor { name: name.to_owned(), dtype: DType::F32, shape }
+    }
+}
+
+/// A file of tensors that are filled in turns: all of them together may be larger than memory. It appears
+/// complete or not at all.
 pub struct SafetensorsWriter {
     file: AtomicFile,
     tensors: Vec<Place>,
@@ -29,17 +48,24 @@ struct Place {
 }
 
 impl SafetensorsWriter {
-    /// Starts a file of tensors with these names and shapes.
-    pub fn create(path: &Path, tensors: &[(&str, Shape)]) -> Result<SafetensorsWriter, CheckpointError> {
+    /// Starts a file of these tensors.
+    pub fn create(path: &Path, tensors: &[SafetensorsTensor]) -> Result<SafetensorsWriter, CheckpointError> {
+        let wrong = |problem| CheckpointError::Write { path: path.to_path_buf(), problem };
+        let file_name = path.display().to_string();
         let (mut header, mut places, mut offset) = (Map::new(), Vec::new(), 0u64);
-        for (name, shape) in tensors {
-            let end = offset + shape.elems() as u64 * 4;
-            let entry = json!({"dtype": "F32", "shape": shape.dims(), "data_offsets": [offset, end]});
-            if header.insert(name.to_string(), entry).is_some() {
-                let problem = format!("there are two tensors named `{name}`");
-                return Err(CheckpointError::Write { path: path.to_path_buf(), problem });
+        for SafetensorsTensor { name, dtype, shape } in tensors {
+            let bytes = layout::tensor_bytes(&file_name, name, *dtype, shape)?;
+            let end = offset
+                .checked_add(bytes)
+                .ok_or_else(|| wrong(format!("with tensor `{name}` the file would be too large")))?;
+            let kind = header::type_name(*dtype).ok_or_else(|| {
+                wrong(format!("safetensors has no type for tensor `{name}` of type {dtype}"))
+            })?;
+            let entry = json!({"dtype": kind, "shape": shape.dims(), "data_offsets": [offset, end]});
+            if header.insert(name.clone(), entry).is_some() {
+                return Err(wrong(format!("there are two tensors named `{name}`")));
             }
-            places.push(Place { name: name.to_string(), next: offset, end });
+            places.push(Place { name: name.clone(), next: offset, end });
             offset = end;
         }
         let mut text = Value::Object(header).to_string();
@@ -60,21 +86,28 @@ impl SafetensorsWriter {
         self.file.partial()
     }
 
-    /// Adds values to a tensor, by its place in the list the file was made from.
+    /// Adds f32 values to a tensor, by its place in the list the file was made from.
     pub fn add(&mut self, tensor: usize, values: &[f32]) -> Result<(), CheckpointError> {
+        let mut piece = std::mem::take(&mut self.piece);
         for values in values.chunks(PIECE_ELEMS) {
-            let place = &mut self.tensors[tensor];
-            let first = place.next;
-            place.next += values.len() as u64 * 4;
-            if place.next > place.end {
-                let problem = format!("tensor `{}` gets more values than its shape holds", place.name);
-                return Err(self.wrong(problem));
-            }
-            self.piece.clear();
-            values.iter().for_each(|v| self.piece.extend(v.to_le_bytes()));
-            self.file.write_at(first, &self.piece)?;
+            piece.clear();
+            values.iter().for_each(|v| piece.extend(v.to_le_bytes()));
+            self.add_bytes(tensor, &piece)?;
         }
+        self.piece = piece;
         Ok(())
+    }
+
+    /// Adds stored values to a tensor, by its place in the list the file was made from.
+    pub fn add_bytes(&mut self, tensor: usize, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let place = &mut self.tensors[tensor];
+        let first = place.next;
+        place.next += bytes.len() as u64;
+        if place.next > place.end {
+            let problem = format!("tensor `{}` gets more values than its shape holds", place.name);
+            return Err(self.wrong(problem));
+        }
+        self.file.write_at(first, bytes)
     }
 
     /// Puts the file into its place; every tensor must be full.
@@ -93,7 +126,8 @@ impl SafetensorsWriter {
 
 /// Writes f32 tensors that are all there.
 pub fn write_safetensors(path: &Path, tensors: &[(&str, Shape, &[f32])]) -> Result<(), CheckpointError> {
-    let shapes: Vec<_> = tensors.iter().map(|(name, shape, _)| (*name, *shape)).collect();
+    let shapes: Vec<_> =
+        tensors.iter().map(|(name, shape, _)| SafetensorsTensor::f32(name, *shape)).collect();
     let mut file = SafetensorsWriter::create(path, &shapes)?;
     for (index, (_, _, values)) in tensors.iter().enumerate() {
         file.add(index, values)?;

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::args::{KvType, ModelArgs};
 use crate::model::{EngineUse, Model};
 use crate::progress::CountBar;
-use crate::quality::{Divergence, Likelihood, Windows, log_softmax, score_window, svg_curve};
+use crate::quality::{DEFAULT_WINDOW, Likelihood, TextCut, compare, log_softmax, score_window, svg_curve};
 use crate::terminal::{put, put_json};
 
 /// `mambo eval`
@@ -36,7 +36,7 @@ pub struct TextArgs {
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
     /// Tokens of a window; each is scored from an empty memory
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_WINDOW)]
     pub window: usize,
     /// Most windows to score; all if left out
     #[arg(long, value_name = "N")]
@@ -82,15 +82,15 @@ pub fn run(args: &EvalArgs) -> Result<()> {
     }
 }
 
-fn read_windows(args: &TextArgs, model: &Model) -> Result<Windows> {
-    let text = std::fs::read_to_string(&args.text)
-        .with_context(|| format!("cannot read the text in {}", args.text.display()))?;
-    Windows::new(model.tokenizer()?.encode(&text, true), args.window, args.windows)
+impl TextArgs {
+    fn cut(&self) -> TextCut<'_> {
+        TextCut { path: &self.text, window: self.window, windows: self.windows }
+    }
 }
 
 fn perplexity(args: &PplArgs) -> Result<()> {
     let model = Model::open(&args.model)?;
-    let windows = read_windows(&args.text, &model)?;
+    let windows = args.text.cut().windows(&model)?;
     let usage = EngineUse { at_least_tokens: windows.length(), ..Default::default() };
     let mut engine = model.engine(&args.model, usage)?;
     let vocab = model.spec.vocab;
@@ -127,82 +127,20 @@ fn divergence(args: &KldArgs) -> Result<()> {
         base_args.kv_type = KvType::F32;
     }
     let base = Model::open(&base_args)?;
-    let windows = read_windows(&args.text, &model)?;
-    check_same_tokens(&model, &base, &args.text)?;
-    let usage = EngineUse { at_least_tokens: windows.length(), ..Default::default() };
-    let (mut base_engine, mut engine) = (base.engine(&base_args, usage)?, model.engine(&args.model, usage)?);
-    let vocab = model.spec.vocab;
-    let mut divergence = Divergence::default();
-    let (mut likelihood, mut base_likelihood) = (Likelihood::default(), Likelihood::default());
-    let bar = CountBar::new("windows", windows.count() as u64);
-    for window in windows.iter() {
-        let want = score_window(&mut base_engine, window, vocab)?;
-        let got = score_window(&mut engine, window, vocab)?;
-        let rows = want.chunks_exact(vocab).zip(got.chunks_exact(vocab));
-        for ((want, got), &next) in rows.zip(&window[1..]) {
-            divergence.add(want, got);
-            base_likelihood.add(log_softmax(want)[next as usize]);
-            likelihood.add(log_softmax(got)[next as usize]);
-        }
-        bar.step(1);
-    }
-    bar.done();
+    let comparison = compare((&model, &args.model), (&base, &base_args), &args.text.cut())?;
+    let divergence = &comparison.divergence;
     if let Some(path) = &args.svg {
         let title = format!("{} against {}", model.name(), base.name());
         std::fs::write(path, svg_curve(&title, &divergence.sorted(), divergence.mean()))
             .with_context(|| format!("cannot write the picture to {}", path.display()))?;
     }
     if args.text.json {
-        let mut report = divergence.to_json();
+        let mut report = comparison.to_json();
         report["model"] = json!(model.name());
         report["base"] = json!(base.name());
-        report["perplexity"] = likelihood.to_json();
-        report["base_perplexity"] = base_likelihood.to_json();
         put_json(&report)?;
         return Ok(());
     }
-    let mut text = format!(
-        "KL divergence of {} from {}, over {} tokens\n",
-        model.name(),
-        base.name(),
-        windows.predicted()
-    );
-    for (name, value) in divergence.summary() {
-        text += &format!("  {name:8} {:>10} nats\n", nats(value));
-    }
-    text += &format!("  same most likely token {:.2}%\n", divergence.agreement() * 100.0);
-    text += &format!(
-        "  perplexity {:.4}, of the base {:.4}\n",
-        likelihood.perplexity().0,
-        base_likelihood.perplexity().0
-    );
-    put(&text)?;
-    Ok(())
-}
-
-/// A divergence for people: plain where that shows something, else with its power of ten.
-fn nats(value: f64) -> String {
-    if value >= 1e-4 { format!("{value:.6}") } else { format!("{value:.2e}") }
-}
-
-/// Distributions can only be compared over one vocabulary, and only where both read the same tokens.
-fn check_same_tokens(model: &Model, base: &Model, args: &TextArgs) -> Result<()> {
-    if model.spec.vocab != base.spec.vocab {
-        bail!(
-            "{} has {} tokens and {} has {}; compare models with one tokenizer",
-            model.name(),
-            model.spec.vocab,
-            base.name(),
-            base.spec.vocab
-        );
-    }
-    let (ours, theirs) = (read_windows(args, model)?, read_windows(args, base)?);
-    if !ours.iter().eq(theirs.iter()) {
-        bail!(
-            "{} and {} cut the text into different tokens; compare models with one tokenizer",
-            model.name(),
-            base.name()
-        );
-    }
+    put(&comparison.text(model.name(), base.name()))?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use mambo_checkpoint::SafetensorsWriter;
+use mambo_checkpoint::{SafetensorsTensor, SafetensorsWriter};
 use mambo_engine::ScoreOptions;
 use mambo_tensor::Shape;
 use safetensors::{Dtype, SafeTensors};
@@ -31,9 +31,9 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     };
     // The last position has no next token to feed the MTP head with.
     let mtp_rows = if model.spec.mtp.is_some() { ids.len().saturating_sub(1) } else { 0 };
-    let mut tensors = vec![("logits", Shape::new(&[ids.len(), vocab])?)];
+    let mut tensors = vec![SafetensorsTensor::f32("logits", Shape::new(&[ids.len(), vocab])?)];
     if model.spec.mtp.is_some() {
-        tensors.push(("mtp_logits", Shape::new(&[mtp_rows, vocab])?));
+        tensors.push(SafetensorsTensor::f32("mtp_logits", Shape::new(&[mtp_rows, vocab])?));
     }
     // Rows are written as they come: all of them together may be larger than memory.
     let mut file = SafetensorsWriter::create(&args.output, &tensors)?;

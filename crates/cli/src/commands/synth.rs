@@ -5,7 +5,7 @@ use clap::Args;
 
 use super::quantize::report;
 use crate::args::OutputArgs;
-use crate::export::{self, Output, Recipe};
+use crate::export::{self, Container, Output, Recipe};
 use crate::synth::Synth;
 
 /// `mambo synth`
@@ -16,7 +16,7 @@ pub struct SynthArgs {
     /// The output.
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Type of the weights: q4_0, q4_k, q5_0, q6_k, q8_0, bf16, f16 or f32
+    /// Type of every matrix, or a mix, as `quantize --type` takes them
     #[arg(long, value_name = "TYPE", default_value = "q4_0")]
     pub quant: String,
     /// Seed of the weights; the same seed gives the same file
@@ -26,15 +26,16 @@ pub struct SynthArgs {
 
 /// Runs the command.
 pub fn run(args: &SynthArgs) -> Result<()> {
-    let recipe = Recipe::named(&args.quant)?;
+    // One type makes speed easy to read; a mix is one because it was asked for.
+    let recipe = Recipe::pure(&args.quant).or_else(|_| Recipe::named(&args.quant))?;
     let synth = Synth::new(&args.preset, args.seed)?;
-    let layout = recipe.layout(&synth.spec)?;
+    let layout = recipe.layout(&synth.spec, Container::Gguf)?;
     let output = Output {
         path: &args.output.path,
         force: args.output.force,
         threads: args.output.threads.unwrap_or_else(export::default_threads),
         what: "writing",
     };
-    let bytes = export::write(output, &synth.metadata(&recipe)?, &layout, &synth)?;
+    let bytes = export::write_gguf(output, &synth.metadata(&recipe)?, &layout, &synth)?;
     report(&args.output.path, bytes, &layout, &recipe, args.output.json)
 }

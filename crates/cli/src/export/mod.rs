@@ -1,9 +1,17 @@
-//! Writes a model as one GGUF file, in one pass and with little memory, wherever the values come from.
+//! Writes a model as a GGUF file or a safetensors folder, in one pass and with little memory, wherever the
+//! values come from.
 //!
-//! A [`Recipe`] says how each tensor is stored, [`metadata`] what the file says about itself, a [`Source`]
-//! has the rows, and [`write`] streams them to disk.
+//! A [`Recipe`] says how each tensor is stored, [`metadata`] what a file says about itself, a [`Source`] has
+//! the rows; [`write_gguf`] and [`folder::write`] stream them to disk.
 
+mod container;
+mod convert;
+pub mod folder;
+mod importance;
 pub mod metadata;
+mod mixes;
+mod pattern;
+mod planned;
 pub mod recipe;
 mod stream;
 mod vocabulary;
@@ -17,7 +25,12 @@ use mambo_tensor::Shape;
 
 use crate::interrupt::Interrupt;
 use crate::progress::ByteBar;
-pub use recipe::{Layout, Planned, Recipe};
+pub use container::Container;
+pub use convert::{Converter, SquaredError};
+pub use importance::Importance;
+pub use planned::{Content, Layout, Planned};
+pub use recipe::Recipe;
+use stream::Sink;
 
 /// Where the values of a file come from. Workers ask for rows at the same time.
 pub trait Source: Sync {
@@ -40,14 +53,22 @@ pub struct Output<'a> {
 
 /// Refuses an output that must not be replaced, before any work is done.
 pub fn check_output(path: &Path, force: bool) -> Result<()> {
+    if Container::of(path) == Container::Safetensors {
+        return folder::check(path);
+    }
     if path.is_file() && !force {
         bail!("{} exists; give another name, or --force to replace it", path.display());
     }
     Ok(())
 }
 
-/// Writes the file, complete or not at all, and returns its size in bytes.
-pub fn write(output: Output, metadata: &GgufMetadata, layout: &Layout, source: &dyn Source) -> Result<u64> {
+/// Writes a GGUF file, complete or not at all, and returns its size in bytes.
+pub fn write_gguf(
+    output: Output,
+    metadata: &GgufMetadata,
+    layout: &Layout,
+    source: &dyn Source,
+) -> Result<u64> {
     check_output(output.path, output.force)?;
     let mut tensors = Vec::with_capacity(layout.tensors.len());
     for planned in &layout.tensors {
@@ -57,21 +78,33 @@ pub fn write(output: Output, metadata: &GgufMetadata, layout: &Layout, source: &
             shape: Shape::new(&planned.shape)?,
         });
     }
+    let mut writer = GgufWriter::create(output.path, metadata, &tensors)?;
+    stream_all(output, layout, source, &mut writer)?;
+    writer.finish()?;
+    Ok(std::fs::metadata(output.path)?.len())
+}
+
+impl Sink for GgufWriter {
+    fn write(&mut self, tensor: &Planned, piece: &[u8]) -> Result<()> {
+        Ok(GgufWriter::write(self, &tensor.name, piece)?)
+    }
+}
+
+/// Streams all tensors, with a progress bar; Ctrl-C ends it.
+fn stream_all(output: Output, layout: &Layout, source: &dyn Source, sink: &mut dyn Sink) -> Result<()> {
     // Seen between pieces, so that leaving early removes what was written.
     let interrupt = Interrupt::install()?;
-    let mut writer = GgufWriter::create(output.path, metadata, &tensors)?;
     let total = layout.bytes();
     let bar = ByteBar::new(output.what, total);
-    stream::stream(&mut writer, &layout.tensors, source, output.threads, &mut |done| {
+    stream::stream(sink, &layout.tensors, source, output.threads, &mut |done| {
         bar.at(done, total);
         if interrupt.pressed() {
             bail!("stopped by Ctrl-C; nothing was written");
         }
         Ok(())
     })?;
-    writer.finish()?;
     bar.done();
-    Ok(std::fs::metadata(output.path)?.len())
+    Ok(())
 }
 
 /// Workers to use if the command line does not say: one per core, and a second one even on a single core,

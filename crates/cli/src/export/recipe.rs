@@ -7,29 +7,32 @@ use anyhow::{Result, bail};
 use mambo_model::{ModelSpec, Part};
 use mambo_tensor::DType;
 
+use super::container::Container;
+use super::mixes::{self, MIXES};
+use super::pattern::matches;
+use super::planned::Layout;
+
 /// Types a file can be made of, smallest last.
-pub const TYPES: [DType; 8] =
-    [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q6K, DType::Q5_0, DType::Q4K, DType::Q4_0];
-
-/// The name of the recipe of the model inside the binary.
-pub const BUILTIN: &str = "builtin";
-
-/// The built-in model's types beside its default. Experts hold two thirds of the weights and err least for
-/// their size; a wrong bit in the head, the embedding or a Mamba projection costs several times as much. All
-/// layers' experts are equally sensitive within the noise; the four that go first are those with which every
-/// golden conversation keeps its answer. The MTP head's go too: their errors cost a draft, never an answer.
-const BUILTIN_RULES: [(&str, DType); 9] = [
-    ("out_proj", DType::Q8_0),
-    ("experts_up", DType::Q5_0),
-    ("experts_down", DType::Q5_0),
-    ("layers.6.experts_up", DType::Q4K),
-    ("layers.8.experts_up", DType::Q4K),
-    ("layers.11.experts_up", DType::Q4K),
-    ("layers.13.experts_up", DType::Q4K),
-    ("mtp.experts_up", DType::Q4K),
-    ("mtp.experts_down", DType::Q4K),
+pub const TYPES: [DType; 18] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::F8E4M3,
+    DType::Q6K,
+    DType::Q5_1,
+    DType::Q5K,
+    DType::Q5_0,
+    DType::Q4_1,
+    DType::Q4K,
+    DType::IQ4_NL,
+    DType::Q4_0,
+    DType::NVFP4,
+    DType::IQ4_XS,
+    DType::MXFP4,
+    DType::Q3K,
+    DType::Q2K,
 ];
-const BUILTIN_DEFAULT: DType = DType::Q6K;
 
 /// Which type each weight gets.
 #[derive(Clone, Debug)]
@@ -42,51 +45,39 @@ pub struct Recipe {
     own_rules: usize,
 }
 
-/// One tensor of the file.
-#[derive(Clone, Debug)]
-pub struct Planned {
-    /// Name in the file.
-    pub name: String,
-    /// Canonical name of the weight.
-    pub weight: String,
-    /// What it is there.
-    pub part: Part,
-    /// Shape in the file, outermost first.
-    pub shape: Vec<usize>,
-    /// How it is stored.
-    pub dtype: DType,
-}
-
-/// All tensors of a file, in file order.
-pub struct Layout {
-    /// The tensors.
-    pub tensors: Vec<Planned>,
-    /// Where the recipe could not be followed, as sentences.
-    pub notes: Vec<String>,
-}
-
 impl Recipe {
-    /// The recipe of that name: one type for all, or a named mix.
+    /// The recipe of that name: a named mix, or a type for most weights and more bits for those that err most.
     pub fn named(name: &str) -> Result<Recipe> {
         let name = name.to_lowercase();
-        if name == BUILTIN {
-            let rules =
-                BUILTIN_RULES.iter().map(|(pattern, dtype)| ((*pattern).to_owned(), *dtype)).collect();
-            let own_rules = BUILTIN_RULES.len();
-            return Ok(Recipe { name, default: BUILTIN_DEFAULT, rules, own_rules });
-        }
-        match TYPES.iter().find(|dtype| dtype.name() == name) {
-            Some(&default) => Ok(Recipe { name, default, rules: Vec::new(), own_rules: 0 }),
-            None => bail!("there is no type `{name}`; use one of {}, or the mix {BUILTIN}", type_names()),
+        let (default, rules) = match (mixes::named(&name), type_named(&name)) {
+            (Some(mix), _) => (mix.default, mix.rules),
+            (None, Some(dtype)) => (dtype, mixes::rules_beside(dtype)),
+            (None, None) => {
+                let mixes: Vec<&str> = MIXES.iter().map(|mix| mix.name).collect();
+                let (types, mixes) = (type_names(), mixes.join(", "));
+                bail!("there is no type `{name}`; use one of {types}, or a mix: {mixes}")
+            }
+        };
+        let rules: Vec<_> = rules.iter().map(|(pattern, dtype)| ((*pattern).to_owned(), *dtype)).collect();
+        let own_rules = rules.len();
+        Ok(Recipe { name, default, rules, own_rules })
+    }
+
+    /// The same without exceptions for single weights.
+    pub fn pure(name: &str) -> Result<Recipe> {
+        let recipe = Recipe::named(name)?;
+        match mixes::named(&recipe.name) {
+            None => Ok(Recipe { rules: Vec::new(), own_rules: 0, ..recipe }),
+            Some(mix) => bail!("{} is a mix; name one type, such as {}", mix.name, mix.default),
         }
     }
 
     /// Adds a rule such as `experts_down=q6_k`, which goes before all earlier ones.
     pub fn with_rule(mut self, rule: &str) -> Result<Recipe> {
         let Some((pattern, name)) = rule.split_once('=') else {
-            bail!("`{rule}` is not WEIGHT=TYPE, such as experts_down=q6_k or layers.3=q8_0");
+            bail!("`{rule}` is not WEIGHT=TYPE, such as experts_down=q6_k or layers.1*=q8_0");
         };
-        let Some(&dtype) = TYPES.iter().find(|dtype| dtype.name().eq_ignore_ascii_case(name)) else {
+        let Some(dtype) = type_named(name) else {
             bail!("there is no type `{name}`; use one of {}", type_names());
         };
         self.rules.push((pattern.to_owned(), dtype));
@@ -98,11 +89,20 @@ impl Recipe {
         match self.default {
             DType::F16 => 1,
             DType::Q4_0 => 2,
+            DType::Q4_1 => 3,
             DType::Q8_0 => 7,
             DType::Q5_0 => 8,
+            DType::Q5_1 => 9,
+            DType::Q2K => 10,
+            DType::Q3K => 12,
             DType::Q4K => 15,
+            DType::Q5K => 17,
             DType::Q6K => 18,
+            DType::IQ4_NL => 25,
+            DType::IQ4_XS => 30,
             DType::BF16 => 32,
+            DType::MXFP4 => 38,
+            DType::NVFP4 => 39,
             _ => 0,
         }
     }
@@ -113,37 +113,43 @@ impl Recipe {
     }
 
     /// Decides on every tensor of a model.
-    pub fn layout(&self, spec: &ModelSpec) -> Result<Layout> {
+    pub fn layout(&self, spec: &ModelSpec, container: Container) -> Result<Layout> {
+        let weights = spec.weights();
         for (pattern, _) in &self.rules[self.own_rules..] {
-            if !spec.weights().iter().any(|w| matches(pattern, &w.name)) {
+            if !weights.iter().any(|w| matches(pattern, &w.name)) {
                 bail!("the model has no weight `{pattern}`; it has {}", weight_names(spec));
             }
         }
-        let parts: HashMap<String, Part> = spec.weights().into_iter().map(|w| (w.name, w.part)).collect();
-        let mut replaced: Vec<(DType, DType, usize, usize)> = Vec::new();
+        let parts: HashMap<String, Part> = weights.into_iter().map(|w| (w.name, w.part)).collect();
+        let mut replaced: Vec<(DType, DType, String, usize)> = Vec::new();
         let mut tensors = Vec::new();
-        for tensor in spec.gguf_tensors() {
+        for tensor in container.tensors(spec) {
             let part = parts[&tensor.weight];
-            let columns = tensor.shape.last().copied().unwrap_or(1);
             let wanted = if tensor.quantizable { self.wanted(&tensor.weight) } else { DType::F32 };
-            let dtype = that_divides(wanted, columns);
-            if dtype != wanted {
-                match replaced.iter_mut().find(|r| (r.0, r.1, r.2) == (wanted, dtype, columns)) {
+            container.check(wanted)?;
+            let (dtype, reason) = container.choose(&tensor, part, wanted);
+            if let Some(reason) = reason {
+                match replaced.iter_mut().find(|r| (r.0, r.1, &r.2) == (wanted, dtype, &reason)) {
                     Some(row) => row.3 += 1,
-                    None => replaced.push((wanted, dtype, columns, 1)),
+                    None => replaced.push((wanted, dtype, reason, 1)),
                 }
             }
-            let (name, weight, shape) = (tensor.name, tensor.weight, tensor.shape);
-            tensors.push(Planned { name, weight, part, shape, dtype });
+            tensors.extend(container.planned(tensor, part, dtype));
         }
-        let note = |(wanted, dtype, columns, count): &(DType, DType, usize, usize)| {
-            let block = wanted.block_elems();
-            format!(
-                "{count} tensors are {dtype} instead of {wanted}: rows of {columns} are no multiple of {block}"
-            )
+        let note = |(wanted, dtype, reason, count): (DType, DType, String, usize)| {
+            format!("{count} tensors are {dtype} instead of {wanted}: {reason}")
         };
-        Ok(Layout { tensors, notes: replaced.iter().map(note).collect() })
+        Ok(Layout { tensors, notes: replaced.into_iter().map(note).collect() })
     }
+}
+
+/// The type of that name.
+fn type_named(name: &str) -> Option<DType> {
+    let name = match name.to_lowercase().as_str() {
+        "f8" | "fp8" => DType::F8E4M3.name().to_owned(),
+        name => name.to_owned(),
+    };
+    TYPES.into_iter().find(|dtype| dtype.name() == name)
 }
 
 /// Names of all types, for messages.
@@ -163,109 +169,24 @@ fn weight_names(spec: &ModelSpec) -> String {
     format!("{}, and layers.0 to layers.{}", names.join(", "), spec.layers.len().saturating_sub(1))
 }
 
-/// Whether a pattern means this weight: its whole name, the end of it (`experts_down`) or its start
-/// (`layers.3`, `mtp`), at a dot.
-fn matches(pattern: &str, weight: &str) -> bool {
-    let rest = |rest: Option<&str>, dot: fn(&str) -> bool| rest.is_some_and(|r| r.is_empty() || dot(r));
-    rest(weight.strip_prefix(pattern), |r| r.starts_with('.'))
-        || rest(weight.strip_suffix(pattern), |r| r.ends_with('.'))
-}
-
-/// The type itself, or the next finer one whose blocks divide a row of `columns`, as llama.cpp chooses it.
-fn that_divides(dtype: DType, columns: usize) -> DType {
-    if columns.is_multiple_of(dtype.block_elems()) {
-        return dtype;
-    }
-    match dtype {
-        DType::Q4K => that_divides(DType::Q5_0, columns),
-        DType::Q6K => that_divides(DType::Q8_0, columns),
-        _ => DType::F16,
-    }
-}
-
-impl Planned {
-    fn columns(&self) -> usize {
-        self.shape.last().copied().unwrap_or(1)
-    }
-
-    /// Values of all rows.
-    pub fn elems(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    /// Rows, over all outer dimensions.
-    pub fn row_count(&self) -> usize {
-        self.elems() / self.columns()
-    }
-
-    /// Values of one row.
-    pub fn row_elems(&self) -> usize {
-        self.columns()
-    }
-
-    /// Bytes of one stored row.
-    pub fn row_bytes(&self) -> usize {
-        self.dtype.row_bytes(self.columns()).expect("the type was chosen to divide the row")
-    }
-
-    /// Bytes of the stored tensor.
-    pub fn bytes(&self) -> u64 {
-        self.row_count() as u64 * self.row_bytes() as u64
-    }
-}
-
-impl Layout {
-    /// Bytes of all tensors, without padding.
-    pub fn bytes(&self) -> u64 {
-        self.tensors.iter().map(Planned::bytes).sum()
-    }
-
-    /// Tensors and bytes of each type, most bytes first.
-    pub fn types(&self) -> Vec<(DType, usize, u64)> {
-        let mut rows: Vec<(DType, usize, u64)> = Vec::new();
-        for tensor in &self.tensors {
-            match rows.iter_mut().find(|row| row.0 == tensor.dtype) {
-                Some(row) => {
-                    row.1 += 1;
-                    row.2 += tensor.bytes();
-                }
-                None => rows.push((tensor.dtype, 1, tensor.bytes())),
-            }
-        }
-        rows.sort_by_key(|row| std::cmp::Reverse(row.2));
-        rows
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_at_dots() {
-        assert!(matches("experts_down", "layers.3.experts_down"));
-        assert!(matches("layers.3", "layers.3.experts_down"));
-        assert!(matches("mtp", "mtp.q") && matches("head", "head"));
-        assert!(!matches("down", "layers.3.experts_down"));
-        assert!(!matches("layers.1", "layers.13.q"));
-    }
-
-    #[test]
     fn types_that_do_not_divide_are_replaced_and_reported() {
         let spec = mambo_model::Preset::named("nano-4b").and_then(|p| p.spec()).unwrap();
-        let layout = Recipe::named("q4_k").unwrap().layout(&spec).unwrap();
+        let layout = Recipe::pure("q4_k").unwrap().layout(&spec, Container::Gguf).unwrap();
         let head = layout.tensors.iter().find(|t| t.name == "output.weight").unwrap();
-        assert_eq!(head.dtype, DType::Q5_0, "3136 is no multiple of 256");
-        assert!(layout.notes.iter().any(|n| n.contains("q5_0 instead of q4_k")), "{:?}", layout.notes);
-        assert_eq!(that_divides(DType::Q6K, 96), DType::Q8_0);
-        assert_eq!(that_divides(DType::Q4_0, 60), DType::F16);
+        assert_eq!(head.dtype, DType::IQ4_NL, "3136 is no multiple of 256");
+        assert!(layout.notes.iter().any(|n| n.contains("iq4_nl instead of q4_k")), "{:?}", layout.notes);
     }
 
     #[test]
     fn later_rules_win_and_unknown_ones_are_refused() {
         let spec = mambo_model::Preset::named("nano-30b").and_then(|p| p.spec()).unwrap();
-        let recipe = Recipe::named("Q4_0").unwrap().with_rule("layers.1=q8_0").unwrap();
-        let layout = recipe.with_rule("experts_up=f16").unwrap().layout(&spec).unwrap();
+        let recipe = Recipe::pure("Q4_0").unwrap().with_rule("layers.1=q8_0").unwrap();
+        let layout = recipe.with_rule("experts_up=f16").unwrap().layout(&spec, Container::Gguf).unwrap();
         let dtype = |name: &str| layout.tensors.iter().find(|t| t.name == name).unwrap().dtype;
         assert_eq!(dtype("blk.1.ffn_up_exps.weight"), DType::F16);
         assert_eq!(dtype("blk.1.ffn_down_exps.weight"), DType::Q8_0);
@@ -273,10 +194,25 @@ mod tests {
         assert_eq!(dtype("blk.0.ssm_in.weight"), DType::Q4_0);
         let nothing = Recipe::named("q4_0").unwrap().with_rule("wing=q8_0").unwrap();
         let told = |e: anyhow::Error| e.to_string().contains("`wing`; it has embed, ");
-        assert!(nothing.layout(&spec).is_err_and(told));
-        let mixed = Recipe::named(BUILTIN).unwrap();
-        assert!(mixed.layout(&spec).is_ok(), "its own rules may go past other models");
-        assert!(mixed.with_rule("wing=q8_0").unwrap().layout(&spec).is_err_and(told));
-        assert!(Recipe::named("q9").is_err_and(|e| e.to_string().contains("q4_0, or the mix builtin")));
+        assert!(nothing.layout(&spec, Container::Gguf).is_err_and(told));
+        let mixed = Recipe::named("builtin").unwrap();
+        assert!(mixed.layout(&spec, Container::Gguf).is_ok(), "its own rules may go past other models");
+        assert!(mixed.with_rule("wing=q8_0").unwrap().layout(&spec, Container::Gguf).is_err_and(told));
+        assert!(
+            Recipe::named("q9")
+                .is_err_and(|e| e.to_string().contains("q2_k, or a mix: q4_mix, nvfp4_mix, builtin"))
+        );
+    }
+
+    /// The promise of the default mix: widths that are no multiple of 256 make nothing fatter.
+    #[test]
+    fn the_default_mix_stays_small_on_real_shapes() {
+        for (preset, most) in [("nano-30b", 4.6), ("nano-4b", 5.2), ("super-120b", 4.7)] {
+            let spec = mambo_model::Preset::named(preset).and_then(|p| p.spec()).unwrap();
+            let layout =
+                Recipe::named(Container::Gguf.default_mix()).unwrap().layout(&spec, Container::Gguf).unwrap();
+            let bits = layout.bits_per_weight();
+            assert!(bits <= most, "{preset}: {bits} bits per weight");
+        }
     }
 }

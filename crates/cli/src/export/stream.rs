@@ -7,10 +7,8 @@
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
-use anyhow::{Context, Result, anyhow};
-use mambo_checkpoint::GgufWriter;
-
 use super::{Planned, Source};
+use anyhow::{Context, Result, anyhow};
 
 /// Bytes of one piece, unless a single row is longer. Must not depend on the machine: random values are
 /// drawn piece by piece.
@@ -45,9 +43,15 @@ struct Lane {
     empty: Sender<Vec<u8>>,
 }
 
+/// Where pieces go, tensor by tensor and in order.
+pub trait Sink {
+    /// Takes the next piece of a tensor.
+    fn write(&mut self, tensor: &Planned, piece: &[u8]) -> Result<()>;
+}
+
 /// Streams every tensor to the writer; `progress` hears the bytes written so far and may end it.
 pub fn stream(
-    writer: &mut GgufWriter,
+    writer: &mut dyn Sink,
     tensors: &[Planned],
     source: &dyn Source,
     threads: usize,
@@ -68,7 +72,7 @@ pub fn stream(
         let mut done = 0;
         for (piece, lane) in pieces.iter().zip(lanes.iter().cycle()) {
             let bytes = lane.full.recv().map_err(|_| anyhow!("a worker thread stopped early"))??;
-            writer.write(&piece.tensor.name, &bytes)?;
+            writer.write(piece.tensor, &bytes)?;
             done += bytes.len() as u64;
             progress(done)?;
             // A worker that has made its last piece takes no more buffers.
@@ -100,6 +104,7 @@ fn make<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::Content;
     use mambo_model::Part;
     use mambo_tensor::DType;
 
@@ -110,6 +115,8 @@ mod tests {
             part: Part::Embed,
             shape: shape.to_vec(),
             dtype: DType::F32,
+            first_row: 0,
+            content: Content::Values,
         }
     }
 

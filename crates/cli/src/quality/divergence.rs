@@ -69,6 +69,11 @@ impl Divergence {
         self.largest_logit_difference = self.largest_logit_difference.max(difference);
     }
 
+    /// Tokens compared.
+    pub fn count(&self) -> usize {
+        self.values.len()
+    }
+
     /// Mean divergence, in nats.
     pub fn mean(&self) -> f64 {
         self.values.iter().sum::<f64>() / self.values.len() as f64

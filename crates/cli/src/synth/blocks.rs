@@ -5,7 +5,7 @@
 //! scales differ from block to block; the byte under the head says which one. Codes are spread evenly and
 //! every block's are fresh, so a file neither repeats nor compresses.
 
-use mambo_tensor::{DType, encode_row};
+use mambo_tensor::{DType, decode_row, encode_row};
 
 use super::random::Random;
 
@@ -18,11 +18,23 @@ pub fn fill(dtype: DType, std: f32, random: &mut Random, out: &mut [u8]) {
         DType::Q4_0 => with_heads(out, 18, 0, random, |r| scale(std / 4.637, r)),
         DType::Q5_0 => with_heads(out, 22, 0, random, |r| scale(std / 9.247, r)),
         DType::Q8_0 => q8_0(std, random, out),
-        DType::Q4K => with_heads(out, 144, 0, random, |r| q4_k_head(std, r)),
+        DType::Q4_1 => with_heads(out, 20, 0, random, |r| scale_and_offset(std, 15.0, r)),
+        DType::Q5_1 => with_heads(out, 24, 0, random, |r| scale_and_offset(std, 31.0, r)),
+        DType::IQ4_NL => with_heads(out, 18, 0, random, |r| scale(std / 67.44, r)),
+        DType::IQ4_XS => with_heads(out, 136, 0, random, |r| iq4_xs_head(std, r)),
+        DType::MXFP4 => mxfp4(std, random, out),
+        DType::NVFP4 => with_heads(out, 36, 0, random, |r| nvfp4_head(std / NVFP4_FACTOR, r)),
+        DType::Q4K => with_heads(out, 144, 0, random, |r| nested_head(std, 15.0, r)),
+        DType::Q5K => with_heads(out, 176, 0, random, |r| nested_head(std, 31.0, r)),
         DType::Q6K => with_heads(out, 210, 192, random, |r| q6_k_head(std, r)),
         _ => plain(dtype, std, random, out),
     }
 }
+
+/// Factor beside `nvfp4` blocks: brings the spread of every weight into the range of their scales.
+pub const NVFP4_FACTOR: f32 = 1.0 / 512.0;
+/// Deviation of `e2m1` codes that are all equally likely.
+const E2M1_DEVIATION: f32 = 2.926;
 
 /// Random blocks of `size` bytes with one of the heads at byte `at` of each.
 fn with_heads<const N: usize>(
@@ -69,14 +81,68 @@ fn q8_0(std: f32, random: &mut Random, out: &mut [u8]) {
     }
 }
 
-/// `d * sc * q - dmin * mn` with `mn = sc` and `dmin = 7.5 d`: evenly spread around zero.
-fn q4_k_head(std: f32, random: &mut Random) -> [u8; 16] {
-    // Deviation of q - 7.5 over 0..15, and root mean square of scales over 32..63.
-    let d = std / (4.61 * 48.4);
+/// Deviation of whole numbers from 0 to `most` that are all equally likely.
+fn deviation(most: f32) -> f32 {
+    (((most + 1.0) * (most + 1.0) - 1.0) / 12.0).sqrt()
+}
+
+/// `d * q + m` with `m` half the range below zero.
+fn scale_and_offset(std: f32, most: f32, random: &mut Random) -> [u8; 4] {
+    let d = std / deviation(most) * jitter(random);
+    let ([a, b], [c, e]) = (f16_bytes(d), f16_bytes(-d * most / 2.0));
+    [a, b, c, e]
+}
+
+/// Six bits for each of eight scales, of both signs around 32, and `d`.
+fn iq4_xs_head(std: f32, random: &mut Random) -> [u8; 8] {
+    let mut head = [0; 8];
+    // Root mean square of the steps, and of scales over 16..31.
+    head[..2].copy_from_slice(&f16_bytes(std / (67.44 * 23.95)));
+    let mut high = 0u16;
+    for b in 0..8 {
+        let bits = random.bits();
+        let size = 16 + (bits % 16) as u16;
+        let code = if bits >> 63 == 0 { 32 + size } else { 32 - size };
+        high |= (code >> 4) << (2 * b);
+        head[4 + b / 2] |= ((code & 15) as u8) << (b % 2 * 4);
+    }
+    head[2..4].copy_from_slice(&high.to_le_bytes());
+    head
+}
+
+/// Scales are powers of two; two neighbouring ones in the right proportion have the wanted mean square.
+fn mxfp4(std: f32, random: &mut Random, out: &mut [u8]) {
+    let wanted = std / E2M1_DEVIATION;
+    let low = wanted.log2().floor();
+    let squares = (wanted / low.exp2()).powi(2);
+    let larger = ((squares - 1.0) / 3.0 * HEADS as f32).round() as usize;
+    let exponent = (low + 127.0) as u8;
+    let made = std::cell::Cell::new(0);
+    with_heads(out, 17, 0, random, |_| {
+        made.set(made.get() + 1);
+        [exponent + u8::from(made.get() <= larger)]
+    });
+}
+
+/// Four scales in `e4m3`, whose bytes are in the order of their values.
+fn nvfp4_head(std: f32, random: &mut Random) -> [u8; 4] {
+    let bytes: [u8; 127] = std::array::from_fn(|byte| byte as u8);
+    let mut scales = [0.0; 127];
+    decode_row(DType::F8E4M3, &bytes, &mut scales).expect("a byte is a value");
+    std::array::from_fn(|_| {
+        let wanted = std / E2M1_DEVIATION * jitter(random);
+        scales.partition_point(|&scale| scale < wanted).min(126) as u8
+    })
+}
+
+/// `d * sc * q - dmin * mn` with `mn = sc` and `dmin` half the range of q: evenly spread around zero.
+fn nested_head(std: f32, most: f32, random: &mut Random) -> [u8; 16] {
+    // Root mean square of scales over 32..63.
+    let d = std / (deviation(most) * 48.4);
     let sc: [u8; 8] = std::array::from_fn(|_| 32 + (random.bits() % 32) as u8);
     let mut head = [0; 16];
     head[..2].copy_from_slice(&f16_bytes(d));
-    head[2..4].copy_from_slice(&f16_bytes(7.5 * d));
+    head[2..4].copy_from_slice(&f16_bytes(most / 2.0 * d));
     let packed = &mut head[4..];
     for j in 0..4 {
         let (low, high) = (sc[j], sc[j + 4]);
@@ -100,7 +166,7 @@ fn q6_k_head(std: f32, random: &mut Random) -> [u8; 18] {
     head
 }
 
-/// Plain floats, drawn one by one.
+/// Plain floats, and the types nobody measures speed with: drawn one by one.
 fn plain(dtype: DType, std: f32, random: &mut Random, out: &mut [u8]) {
     let mut values = [0.0; 256];
     for piece in out.chunks_mut(values.len() * dtype.block_bytes()) {

@@ -61,6 +61,7 @@ pub(super) fn load(source: &GgufVocabulary) -> Result<Tokenizer> {
     check_sizes(source)?;
     let mut bpe = tokenizers::Tokenizer::new(model(source, row)?);
     bpe.with_pre_tokenizer(Some(pre_tokenizer(row)?));
+    bpe.with_decoder(Some(ByteLevel::default()));
     let added = source.tokens.iter().zip(&source.token_types).filter_map(|(token, kind)| match *kind {
         UNKNOWN | CONTROL => Some(AddedToken::from(token.as_str(), true)),
         USER_DEFINED => Some(AddedToken::from(token.as_str(), false).normalized(false)),

@@ -1,0 +1,215 @@
+//! A model folder: weights as safetensors, and the JSON files beside them as releases of the family have them.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use mambo_checkpoint::{Metadata, SafetensorsTensor, SafetensorsWriter};
+use mambo_tensor::{DType, Shape};
+use serde_json::{Value, json};
+
+use super::stream::Sink;
+use super::{Layout, Output, Planned, Source, stream_all};
+use crate::model::Model;
+
+/// Keys of a config.json that say how its weights are stored, which the new ones are not.
+const STORAGE_KEYS: [&str; 3] = ["quantization_config", "quantization", "compression_config"];
+/// Keys of a config.json around a text model.
+const WRAPPERS: [&str; 2] = ["llm_config", "text_config"];
+
+/// Refuses a folder that holds something, before any work is done.
+pub fn check(path: &Path) -> Result<()> {
+    match std::fs::read_dir(path) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => {
+                bail!("the folder {} is not empty; give another name, or empty it first", path.display())
+            }
+        },
+        Err(_) if path.is_file() => {
+            bail!("{} is a file; name a folder, or an output that ends in .gguf", path.display())
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// Writes the folder, complete or not at all, and returns the bytes of its files.
+pub fn write(output: Output, model: &Model, layout: &Layout, source: &dyn Source) -> Result<u64> {
+    check(output.path)?;
+    let partial = PartialFolder::create(output.path)?;
+    for (name, text) in texts(model, layout)? {
+        let path = partial.path.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let mut tensors = Vec::with_capacity(layout.tensors.len());
+    for planned in &layout.tensors {
+        let (name, dtype) = (planned.name.clone(), planned.dtype);
+        tensors.push(SafetensorsTensor { name, dtype, shape: Shape::new(&planned.shape)? });
+    }
+    let file = SafetensorsWriter::create(&partial.path.join("model.safetensors"), &tensors)?;
+    let mut sink = InOrder { file, layout, current: 0 };
+    stream_all(output, layout, source, &mut sink)?;
+    sink.file.finish()?;
+    partial.finish(output.path)
+}
+
+/// Fills the tensors of a file one after the other.
+struct InOrder<'a> {
+    file: SafetensorsWriter,
+    layout: &'a Layout,
+    current: usize,
+}
+
+impl Sink for InOrder<'_> {
+    fn write(&mut self, tensor: &Planned, piece: &[u8]) -> Result<()> {
+        while self.layout.tensors[self.current].name != tensor.name {
+            self.current += 1;
+        }
+        Ok(self.file.add_bytes(self.current, piece)?)
+    }
+}
+
+/// A folder under another name until everything is in it; dropping it earlier removes it.
+struct PartialFolder {
+    path: PathBuf,
+}
+
+impl PartialFolder {
+    fn create(target: &Path) -> Result<PartialFolder> {
+        let mut name = target.as_os_str().to_owned();
+        name.push(format!(".{}.partial", std::process::id()));
+        let path = PathBuf::from(name);
+        std::fs::create_dir(&path)
+            .with_context(|| format!("cannot write {}: the folder around it must exist", target.display()))?;
+        Ok(PartialFolder { path })
+    }
+
+    /// Gives the folder its name; returns the bytes of its files.
+    fn finish(self, target: &Path) -> Result<u64> {
+        let mut bytes = 0;
+        for entry in std::fs::read_dir(&self.path)? {
+            bytes += entry?.metadata()?.len();
+        }
+        // An empty folder of that name is in the way on some systems.
+        let _ = std::fs::remove_dir(target);
+        std::fs::rename(&self.path, target).with_context(|| format!("cannot write {}", target.display()))?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for PartialFolder {
+    fn drop(&mut self) {
+        // After `finish` there is nothing of this name.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Every file but the weights, by name.
+fn texts(model: &Model, layout: &Layout) -> Result<Vec<(&'static str, String)>> {
+    let mut config = config(model);
+    let mut texts = Vec::new();
+    if let Some(quantization) = quantization(layout) {
+        config["quantization_config"] = quantization.clone();
+        config["quantization_config"]["quant_method"] = json!("modelopt");
+        let producer = json!({"name": "mambo", "version": env!("CARGO_PKG_VERSION")});
+        let sidecar = json!({"producer": producer, "quantization": quantization});
+        texts.push(("hf_quant_config.json", pretty(&sidecar)?));
+    }
+    texts.push(("config.json", pretty(&config)?));
+    match model.checkpoint.metadata() {
+        Metadata::Config(files) => {
+            texts.extend(files.tokenizer_json.clone().map(|text| ("tokenizer.json", text)));
+            for (name, value) in [
+                ("tokenizer_config.json", &files.tokenizer_config),
+                ("generation_config.json", &files.generation_config),
+            ] {
+                if let Some(value) = value {
+                    texts.push((name, pretty(value)?));
+                }
+            }
+            texts.extend(files.chat_template.clone().map(|text| ("chat_template.jinja", text)));
+        }
+        Metadata::Gguf(own) => {
+            // A file may hold weights alone.
+            if own.get("tokenizer.ggml.tokens").is_some() {
+                texts.extend(tokenizer_texts(model)?);
+            }
+            let template = own.str("tokenizer.chat_template")?.map(str::to_owned);
+            texts.extend(template.map(|text| ("chat_template.jinja", text)));
+        }
+    }
+    Ok(texts)
+}
+
+/// What a GGUF file says about text, as the files of a folder.
+fn tokenizer_texts(model: &Model) -> Result<Vec<(&'static str, String)>> {
+    let tokenizer = model.tokenizer()?;
+    let token = |id: Option<u32>| id.map(|id| tokenizer.decode(&[id], false));
+    let settings = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": token(tokenizer.bos()),
+        "eos_token": token(tokenizer.eos()),
+        "add_bos_token": tokenizer.adds_bos(),
+    });
+    let defaults = model.sampling_defaults();
+    let mut generation = json!({"eos_token_id": model.stop_tokens(&tokenizer)});
+    if defaults.temperature > 0.0 {
+        generation["do_sample"] = json!(true);
+        generation["temperature"] = json!(defaults.temperature);
+        generation["top_p"] = json!(defaults.top_p);
+    }
+    Ok(vec![
+        ("tokenizer.json", tokenizer.to_json()?),
+        ("tokenizer_config.json", pretty(&settings)?),
+        ("generation_config.json", pretty(&generation)?),
+    ])
+}
+
+fn pretty(value: &Value) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// The model's own config.json without what it says of storage, or one made of its sizes.
+fn config(model: &Model) -> Value {
+    let own = match model.checkpoint.metadata() {
+        Metadata::Config(files) => files.config.as_object(),
+        Metadata::Gguf(_) => None,
+    };
+    // What stands around a text model speaks of senses whose weights are not written.
+    let Some(own) = own.filter(|own| WRAPPERS.iter().all(|key| !own.contains_key(*key))) else {
+        return model.spec.hf_config();
+    };
+    let kept = own.iter().filter(|(key, _)| !STORAGE_KEYS.contains(&key.as_str()));
+    Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
+}
+
+/// Which modules are quantised and how, in ModelOpt's words; nothing if none is.
+fn quantization(layout: &Layout) -> Option<Value> {
+    let algorithm = |dtype: DType| match dtype {
+        DType::NVFP4 => Some(json!({"quant_algo": "W4A16_NVFP4", "group_size": 16})),
+        DType::F8E4M3 => Some(json!({"quant_algo": "FP8"})),
+        _ => None,
+    };
+    let matrices = layout.tensors.iter().filter(|t| t.content.is_main() && t.shape.len() == 2);
+    let modules: Vec<(&str, Option<Value>)> = matrices
+        .map(|t| (t.name.strip_suffix(".weight").unwrap_or(&t.name), algorithm(t.encoding())))
+        .collect();
+    let mut kinds: Vec<&Value> = modules.iter().filter_map(|(_, algorithm)| algorithm.as_ref()).collect();
+    kinds.dedup();
+    kinds.sort_by_key(|kind| kind.to_string());
+    kinds.dedup();
+    match kinds[..] {
+        [] => None,
+        [kind] => {
+            let left: Vec<&str> = modules.iter().filter(|(_, a)| a.is_none()).map(|(m, _)| *m).collect();
+            let mut quantization = kind.clone();
+            quantization["exclude_modules"] = json!(left);
+            quantization["ignore"] = json!(left);
+            Some(quantization)
+        }
+        _ => {
+            let layers: serde_json::Map<String, Value> =
+                modules.into_iter().filter_map(|(module, a)| Some((module.to_owned(), a?))).collect();
+            Some(json!({"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}))
+        }
+    }
+}

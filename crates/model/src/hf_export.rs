@@ -1,0 +1,161 @@
+//! What a safetensors folder of a specification holds: its config.json and its tensors, as releases of the
+//! family name them.
+//!
+//! Must not know values of weights, tokenizers or element types.
+
+use mambo_kernel::WeightUse;
+use serde_json::{Map, Value, json};
+
+use crate::architecture::Architecture;
+use crate::gguf_export::ExportTensor;
+use crate::names::Part;
+use crate::spec::{Mixer, ModelSpec};
+
+/// The keys of one layer.
+type Keys = Map<String, Value>;
+
+impl ModelSpec {
+    /// The tensors, in the order a forward pass meets them; every expert has its own.
+    pub fn hf_tensors(&self) -> Vec<ExportTensor> {
+        let mut tensors = Vec::new();
+        for weight in self.weights() {
+            let name = weight.place.hf(weight.part).next().expect("every part has a name");
+            let quantizable = weight.part.usage() != WeightUse::Vector && weight.part != Part::Router;
+            let (experts, shape) = match weight.part {
+                Part::ExpertsUp | Part::ExpertsDown => (weight.shape[0], weight.shape[1..].to_vec()),
+                Part::ConvWeight => (1, vec![weight.shape[0], 1, weight.shape[1]]),
+                _ => (1, weight.shape.clone()),
+            };
+            let rows = shape[..shape.len() - 1].iter().product::<usize>();
+            tensors.extend((0..experts).map(|expert| ExportTensor {
+                name: name.replace("{e}", &expert.to_string()),
+                weight: weight.name.clone(),
+                shape: shape.clone(),
+                first_row: expert * rows,
+                quantizable,
+            }));
+        }
+        tensors
+    }
+
+    /// A config.json that describes this model.
+    pub fn hf_config(&self) -> Value {
+        let row = Architecture::named(&self.architecture);
+        let mut config = json!({
+            "architectures": row.map_or(vec![], |row| row.classes[..1].to_vec()),
+            "model_type": row.map_or(self.architecture.as_str(), |row| row.model_types[0]),
+            "hidden_size": self.hidden,
+            "vocab_size": self.vocab,
+            "num_hidden_layers": self.layers.len(),
+            "hybrid_override_pattern": self.pattern(),
+            "tie_word_embeddings": self.tied_embeddings,
+            "eos_token_id": self.stop_tokens,
+            "torch_dtype": "bfloat16",
+            "use_conv_bias": true,
+            "mlp_hidden_act": "relu2",
+            "mamba_hidden_act": "silu",
+        });
+        for bias in ["use_bias", "mamba_proj_bias", "mlp_bias", "attention_bias"] {
+            config[bias] = json!(false);
+        }
+        if let Some(context) = self.context {
+            config["max_position_embeddings"] = json!(context);
+        }
+        if let Some(bos) = self.bos {
+            config["bos_token_id"] = json!(bos);
+        }
+        let layers: Vec<Keys> = self.layers.iter().map(|l| layer_keys(&l.mixer, l.norm_eps)).collect();
+        let mtp: Vec<Keys> = self
+            .mtp
+            .iter()
+            .flat_map(|m| {
+                [Mixer::Attention(m.attention), Mixer::Moe(m.moe)].map(|mixer| layer_keys(&mixer, m.norm_eps))
+            })
+            .collect();
+        // What layers agree on stands once; where one differs, every layer has its own object.
+        for keys in layers.iter().chain(&mtp) {
+            for (key, value) in keys.iter().filter(|(key, _)| *key != "block_type") {
+                if config.get(key).is_none() {
+                    config[key] = value.clone();
+                }
+            }
+        }
+        config["layer_norm_epsilon"] = float(self.norm_eps);
+        let differs = |keys: &Keys| keys.iter().any(|(k, v)| k != "block_type" && config[k] != *v);
+        let (layers_differ, mtp_differs) = (layers.iter().any(differs), mtp.iter().any(differs));
+        if layers_differ {
+            config["block_configs"] = json!(layers);
+        }
+        if self.mtp.is_some() {
+            config["num_nextn_predict_layers"] = json!(1);
+            config["mtp_hybrid_override_pattern"] = json!("*E");
+            if mtp_differs {
+                config["mtp_block_configs"] = json!(mtp);
+            }
+        }
+        config
+    }
+}
+
+/// The shortest decimal that reads back as the same f32.
+fn float(value: f32) -> Value {
+    json!(value.to_string().parse::<f64>().unwrap_or_else(|_| value.into()))
+}
+
+fn layer_keys(mixer: &Mixer, norm_eps: f32) -> Keys {
+    let own = match mixer {
+        Mixer::Mamba2(d) => json!({
+            "block_type": "mamba",
+            "mamba_num_heads": d.heads,
+            "mamba_head_dim": d.head_dim,
+            "ssm_state_size": d.state,
+            "n_groups": d.groups,
+            "conv_kernel": d.taps,
+        }),
+        Mixer::Attention(a) => json!({
+            "block_type": "attention",
+            "num_attention_heads": a.q_heads,
+            "num_key_value_heads": a.kv_heads,
+            "head_dim": a.head_dim,
+        }),
+        Mixer::Mlp { width } => json!({ "block_type": "mlp", "intermediate_size": width }),
+        Mixer::Moe(m) => {
+            let mut keys = json!({
+                "block_type": "moe",
+                "n_routed_experts": m.route.experts,
+                "num_experts_per_tok": m.route.top_k,
+                "n_group": m.route.groups,
+                "topk_group": m.route.top_groups,
+                "norm_topk_prob": m.route.normalize,
+                "routed_scaling_factor": float(m.route.scale),
+                "moe_intermediate_size": m.expert_width,
+                "n_shared_experts": usize::from(m.shared_width.is_some()),
+            });
+            if let Some(width) = m.shared_width {
+                keys["moe_shared_expert_intermediate_size"] = json!(width);
+            }
+            if let Some(latent) = m.latent {
+                keys["moe_latent_size"] = json!(latent);
+            }
+            keys
+        }
+    };
+    let Value::Object(mut keys) = own else { return Keys::new() };
+    keys.insert("layer_norm_epsilon".to_owned(), float(norm_eps));
+    keys
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ModelSpec, PRESETS};
+
+    #[test]
+    fn configs_describe_the_same_model_again() {
+        for preset in PRESETS {
+            let mut spec = preset.spec().unwrap();
+            let again = ModelSpec::from_config("config.json", &spec.hf_config(), None).unwrap();
+            spec.notes = again.notes.clone();
+            assert_eq!(again, spec, "{}", preset.name);
+        }
+    }
+}
