@@ -185,6 +185,10 @@ impl Simd for Avx512 {
         simd!(_mm512_or_si512(a, b))
     }
     #[inline(always)]
+    fn bxor(a: Self::B, b: Self::B) -> Self::B {
+        simd!(_mm512_xor_si512(a, b))
+    }
+    #[inline(always)]
     fn bshl<const N: u32>(v: Self::B) -> Self::B {
         simd!(_mm512_slli_epi16::<N>(v))
     }
@@ -195,6 +199,28 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B {
         simd!(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), index))
+    }
+    #[inline(always)]
+    fn blook_up_wide(table: &[u16; 256], index: Self::B) -> (Self::B, Self::B) {
+        simd!({
+            // A permutation of words reads six bits of each; the upper two pick among four of them.
+            let part = |i: usize| _mm512_loadu_si512(table.as_ptr().add(32 * i).cast());
+            let parts = [part(0), part(1), part(2), part(3), part(4), part(5), part(6), part(7)];
+            let entries = |index: __m512i| {
+                let seventh = _mm512_test_epi16_mask(index, _mm512_set1_epi16(64));
+                let eighth = _mm512_test_epi16_mask(index, _mm512_set1_epi16(128));
+                let pick = |i: usize| _mm512_permutex2var_epi16(parts[i], index, parts[i + 1]);
+                let low = _mm512_mask_blend_epi16(seventh, pick(0), pick(2));
+                let high = _mm512_mask_blend_epi16(seventh, pick(4), pick(6));
+                _mm512_mask_blend_epi16(eighth, low, high)
+            };
+            let (even, odd) = (entries(index), entries(_mm512_srli_epi16::<8>(index)));
+            let low = _mm512_set1_epi16(0xff);
+            (
+                _mm512_or_si512(_mm512_and_si512(even, low), _mm512_slli_epi16::<8>(odd)),
+                _mm512_or_si512(_mm512_srli_epi16::<8>(even), _mm512_andnot_si512(low, odd)),
+            )
+        })
     }
     #[inline(always)]
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
