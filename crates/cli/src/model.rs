@@ -143,6 +143,7 @@ impl Model {
     /// Loads everything, with a progress bar if a person is watching.
     pub fn engine(&self, args: &ModelArgs, usage: EngineUse) -> Result<Engine> {
         let weights = self.weights()?;
+        weights.0.notes().iter().for_each(|note| eprintln!("note: {note}"));
         let graphs = self.graphs(usage.mtp)?;
         let config = self.engine_config(args, usage, &weights)?;
         let backend =

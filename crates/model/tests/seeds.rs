@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::tiny::{Kind, config, folder, gguf};
+use common::tiny::{Kind, config, every_block_type, folder, gguf};
 use mambo_checkpoint::{Checkpoint, ConfigFiles, parse_json};
 use mambo_model::{bind, describe};
 use mambo_tensor::DType;
@@ -65,25 +65,8 @@ fn mlx() -> Vec<u8> {
     })
 }
 
-/// Every type of ggml's, one tensor after the other: those whose rows are whole blocks of all of them.
 fn gguf_blocks() -> Vec<u8> {
-    let mut config = config(&format!("M*E{}", "-".repeat(15)), 256);
-    let small =
-        ["head_dim", "mamba_head_dim", "moe_intermediate_size", "moe_shared_expert_intermediate_size"];
-    for key in small.into_iter().chain(["intermediate_size"]) {
-        config[key] = json!(2);
-    }
-    let types: Vec<DType> = DType::all().filter(|d| d.is_quantized() && d.ggml_id().is_some()).collect();
-    let next = std::cell::Cell::new(0);
-    let narrow = ["ssm_out", "attn_output", "ffn_down"];
-    let dtype = |name: &str| match narrow.iter().any(|part| name.contains(part)) {
-        true => DType::BF16,
-        false => types[next.replace(next.get() + 1) % types.len()],
-    };
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("seed-blocks.gguf");
-    let bytes = gguf(&path, &config, dtype, &["blk.2.ffn_up_exps.weight"]);
-    assert!(next.get() >= types.len(), "{} tensors cannot be of {} types", next.get(), types.len());
-    bytes
+    every_block_type(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("seed-blocks.gguf"), 2)
 }
 
 fn gguf_nvfp4() -> Vec<u8> {

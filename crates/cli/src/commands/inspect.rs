@@ -67,12 +67,20 @@ fn report(described: &Described, tensors: bool) -> Value {
         "context": spec.context,
         "stop_tokens": spec.stop_tokens,
         "tokenizer": described.model.as_ref().map(tokenizer),
-        "notes": spec.notes,
+        "notes": notes(described),
     });
     if tensors {
         report["tensors"] = checkpoint.map(|c| c.tensors().map(tensor).collect()).unwrap_or_default();
     }
     report
+}
+
+/// What the metadata and the weights give reason to say.
+fn notes(described: &Described) -> Vec<String> {
+    // Files whose weights mambo cannot bind are shown all the same.
+    let weights = described.model.as_ref().filter(|_| described.has_weights()).and_then(|m| m.weights().ok());
+    let held = weights.map(|weights| weights.0.notes()).unwrap_or_default();
+    described.spec.notes.iter().cloned().chain(held).collect()
 }
 
 fn tensor(t: &TensorInfo) -> Value {
@@ -231,7 +239,7 @@ fn text(described: &Described, report: &Value, tensors: bool) -> String {
         spec.context.map_or("not said".to_owned(), |c| format!("{} tokens trained", grouped(c as u64)))
     );
     text += &tokenizer_text(report);
-    for note in &spec.notes {
+    for note in list(&report["notes"]).filter_map(Value::as_str) {
         text += &format!("note        {note}\n");
     }
     if report["types"].as_array().is_some_and(|rows| !rows.is_empty()) {

@@ -104,8 +104,9 @@ impl Source for Stored<'_, '_> {
             weight.check_read_parts()?;
             let stored = bytes.len() / per_part;
             for (row, out) in (start..end).zip(&mut out) {
-                let at = (row - part * per_part) * stored;
-                convert(weight, part, &bytes[at..at + stored], &mut values, tensor, out)?;
+                let row = row - part * per_part;
+                let scale = weight.row_scale(part, row);
+                convert(weight, scale, &bytes[row * stored..][..stored], &mut values, tensor, out)?;
             }
             // Rows come in order, so nobody asks for this part again, or only for what a neighbour still reads.
             if end == (part + 1) * per_part {
@@ -120,13 +121,12 @@ impl Source for Stored<'_, '_> {
 /// One row of a part in another type; the same type is copied.
 fn convert(
     weight: &BoundWeight,
-    part: usize,
+    scale: f32,
     stored: &[u8],
     values: &mut [f32],
     tensor: &Planned,
     out: &mut [u8],
 ) -> Result<()> {
-    let scale = weight.part_scale(part);
     if weight.dtype() == tensor.dtype && scale == 1.0 {
         out.copy_from_slice(stored);
         return Ok(());

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mambo_checkpoint::{GgufMetadata, GgufTensor, GgufWriter};
+use mambo_checkpoint::{Checkpoint, GgufMetadata, GgufTensor, GgufWriter};
 use mambo_model::ModelSpec;
 use mambo_tensor::{DType, Shape, decode_row};
 use serde_json::{Value, json};
@@ -129,18 +129,53 @@ pub fn push(stored: &mut Stored, module: &str, rows: usize, cols: usize, kind: K
     }
 }
 
-/// Blocks of any type whose values are of ordinary size.
-pub fn blocks(dtype: DType, elems: usize, seed: u64) -> Vec<u8> {
-    let (size, mut values) = (dtype.block_bytes(), vec![0.0; dtype.block_elems()]);
-    let mut bytes = Vec::new();
-    for i in 0..(elems / values.len()) as u64 {
-        let ordinary = (0..).map(|j| noise(size, seed + i * 1000 + j)).find(|block| {
-            decode_row(dtype, block, &mut values).unwrap();
-            let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
-            values.iter().all(|v| v.is_finite()) && (1e-3..4.0).contains(&largest)
-        });
-        bytes.extend(ordinary.unwrap());
+/// Golden blocks of any type with values of ordinary size, one after the other and again from the first.
+pub fn blocks(dtype: DType, elems: usize) -> Vec<u8> {
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/quant/ggml-blocks.safetensors");
+    let golden = Checkpoint::from_vec("golden", std::fs::read(path).unwrap()).unwrap();
+    let stored = golden.tensor(&format!("{}.blocks", dtype.name().to_uppercase())).unwrap();
+    let mut values = vec![0.0; dtype.block_elems()];
+    let mut is_ordinary = |block: &&[u8]| {
+        decode_row(dtype, block, &mut values).unwrap();
+        let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+        values.iter().all(|v| v.is_finite()) && (1e-3..8.0).contains(&largest)
+    };
+    let blocks = golden.bytes(stored).chunks_exact(dtype.block_bytes());
+    let ordinary: Vec<&[u8]> = blocks.filter(|block| is_ordinary(block)).collect();
+    assert!(ordinary.len() * values.len() >= 256, "{} ordinary blocks of {dtype}", ordinary.len());
+    ordinary.into_iter().cycle().take(elems / values.len()).flatten().copied().collect()
+}
+
+/// Values for a tensor that is never quantised.
+fn small(name: &str, elems: usize) -> Vec<u8> {
+    let value = |byte: u8| match name.rsplit_once('.') {
+        Some((_, "ssm_a")) => -0.5,
+        _ if name.contains("norm") => 1.0,
+        Some((_, "scale")) => 0.5,
+        _ => (f32::from(byte) - 127.5) / 256.0,
+    };
+    noise(elems, elems as u64).into_iter().flat_map(|byte| value(byte).to_le_bytes()).collect()
+}
+
+/// A file in which every type of ggml's occurs: one tensor after the other, those whose rows are whole blocks
+/// of all of them. The others are `width` wide.
+pub fn every_block_type(path: &Path, width: usize) -> Vec<u8> {
+    let mut config = config(&format!("M*E{}", "-".repeat(15)), 256);
+    let sizes =
+        ["head_dim", "mamba_head_dim", "moe_intermediate_size", "moe_shared_expert_intermediate_size"];
+    for key in sizes.into_iter().chain(["intermediate_size"]) {
+        config[key] = json!(width);
     }
+    let types: Vec<DType> = DType::all().filter(|d| d.is_quantized() && d.ggml_id().is_some()).collect();
+    let next = std::cell::Cell::new(0);
+    let narrow = ["ssm_out", "attn_output", "ffn_down"];
+    let dtype = |name: &str| match narrow.iter().any(|part| name.contains(part)) {
+        true => DType::BF16,
+        false => types[next.replace(next.get() + 1) % types.len()],
+    };
+    let bytes = gguf(path, &config, dtype, &["blk.2.ffn_up_exps.weight"]);
+    assert!(next.get() >= types.len(), "{} tensors cannot be of {} types", next.get(), types.len());
     bytes
 }
 
@@ -163,10 +198,10 @@ pub fn gguf(path: &Path, config: &Value, dtype: impl Fn(&str) -> DType, scaled: 
         tensors.push(GgufTensor { name: t.name, dtype, shape: Shape::new(&t.shape).unwrap() });
     }
     let mut writer = GgufWriter::create(path, &metadata, &tensors).unwrap();
-    for (i, t) in tensors.iter().enumerate() {
+    for t in &tensors {
         let bytes = match t.dtype {
-            DType::F32 => 0.5f32.to_le_bytes().repeat(t.shape.elems()),
-            dtype => blocks(dtype, t.shape.elems(), i as u64 * 1_000_000),
+            DType::F32 => small(&t.name, t.shape.elems()),
+            dtype => blocks(dtype, t.shape.elems()),
         };
         writer.write(&t.name, &bytes).unwrap();
     }

@@ -325,8 +325,8 @@ impl<F: Format> Product<'_, F> {
             F::row(&self.x, rows(first + r).0, &words[(first + r) * stride..(first + r + 1) * stride])
         });
         let y = F::product::<S, R, N>(bytes, cols, &x);
-        let scale = S::splat(self.weight.scale(self.expert));
         for n in 0..N {
+            let scale = self.weight.scale::<S>(self.expert, panel + n);
             for r in 0..R {
                 self.store::<S>(panel + n, rows(first + r).1, S::mul(scale, y[n][r]));
             }
