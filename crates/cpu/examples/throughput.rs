@@ -87,7 +87,7 @@ fn program(backend: &CpuBackend, key: &WeightKey, dtype: DType, rows: usize, tok
     };
     Program {
         name: "throughput".into(),
-        phase: Phase::Decode,
+        phase: if tokens == 1 { Phase::Decode } else { Phase::Prefill },
         max_tokens: tokens,
         max_wanted: tokens,
         calls,

@@ -51,7 +51,7 @@ fn a_file_with_every_block_type_runs() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("every-type.gguf");
     every_block_type(&path, 16);
     let off = off_reference(&path, &IDS);
-    assert!(off < 0.05, "logits off by {off}");
+    assert!(off < 0.1, "logits off by {off}");
 }
 
 #[test]

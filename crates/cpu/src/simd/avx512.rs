@@ -18,6 +18,30 @@ macro_rules! simd {
     };
 }
 
+/// The word of 64 that the low six bits of each word of `index` point to.
+#[inline(always)]
+fn pick(table: &[u16; 64], index: __m512i) -> __m512i {
+    simd!({
+        let (low, high) =
+            (_mm512_loadu_si512(table.as_ptr().cast()), _mm512_loadu_si512(table.as_ptr().add(32).cast()));
+        _mm512_permutex2var_epi16(low, index, high)
+    })
+}
+
+/// The word of 256 that the low byte of each word of `index` points to: its upper two bits pick among four.
+#[inline(always)]
+fn entries(table: &[[u16; 64]], index: __m512i) -> __m512i {
+    let [a, b, c, d] =
+        [pick(&table[0], index), pick(&table[1], index), pick(&table[2], index), pick(&table[3], index)];
+    simd!({
+        let seventh = _mm512_test_epi16_mask(index, _mm512_set1_epi16(64));
+        let eighth = _mm512_test_epi16_mask(index, _mm512_set1_epi16(128));
+        let low = _mm512_mask_blend_epi16(seventh, a, b);
+        let high = _mm512_mask_blend_epi16(seventh, c, d);
+        _mm512_mask_blend_epi16(eighth, low, high)
+    })
+}
+
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
@@ -202,19 +226,10 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn blook_up_wide(table: &[u16; 256], index: Self::B) -> (Self::B, Self::B) {
+        let table = table.as_chunks::<64>().0;
+        let even = entries(table, index);
+        let odd = entries(table, simd!(_mm512_srli_epi16::<8>(index)));
         simd!({
-            // A permutation of words reads six bits of each; the upper two pick among four of them.
-            let part = |i: usize| _mm512_loadu_si512(table.as_ptr().add(32 * i).cast());
-            let parts = [part(0), part(1), part(2), part(3), part(4), part(5), part(6), part(7)];
-            let entries = |index: __m512i| {
-                let seventh = _mm512_test_epi16_mask(index, _mm512_set1_epi16(64));
-                let eighth = _mm512_test_epi16_mask(index, _mm512_set1_epi16(128));
-                let pick = |i: usize| _mm512_permutex2var_epi16(parts[i], index, parts[i + 1]);
-                let low = _mm512_mask_blend_epi16(seventh, pick(0), pick(2));
-                let high = _mm512_mask_blend_epi16(seventh, pick(4), pick(6));
-                _mm512_mask_blend_epi16(eighth, low, high)
-            };
-            let (even, odd) = (entries(index), entries(_mm512_srli_epi16::<8>(index)));
             let low = _mm512_set1_epi16(0xff);
             (
                 _mm512_or_si512(_mm512_and_si512(even, low), _mm512_slli_epi16::<8>(odd)),

@@ -12,6 +12,9 @@
 //! | `scales` u8 | `weight` u32 | `mxfp4`, or `nvfp4` where groups are 16 |
 //! | `X.scale` or `X.weight.scale` in GGUF | any | itself and a factor |
 //!
+//! Where the experts of one layer differ in type, all are brought to the smallest type that holds every value
+//! of each (`common_type`), part by part as they are read; the factors stay beside them.
+//!
 //! `input_scale` serves products with quantised activations. Activations stay floats here, so nobody reads it.
 
 mod files;

@@ -43,6 +43,14 @@ impl<'a> Panel<'a> {
     }
 }
 
+/// Codes from coordinates in the lowest two bits and signs in the third. A function and not a closure:
+/// closures that are used often are not inlined, and then every instruction is a call.
+#[inline(always)]
+fn step<S: Simd>(coordinates: S::B, signs: S::B) -> S::B {
+    let index = S::bor(S::band(coordinates, S::bsplat(3)), S::band(signs, S::bsplat(4)));
+    S::blook_up(&STEPS, index)
+}
+
 /// Column s of every group of a tile: the codes of step s, and the scale's share of the tile.
 #[inline(always)]
 fn codes<S: Simd>(tile: &[u8; 128]) -> ([S::B; 8], S::F) {
@@ -53,19 +61,15 @@ fn codes<S: Simd>(tile: &[u8; 128]) -> ([S::B; 8], S::F) {
     let high = S::blook_up(&ODD, S::band(S::bshr::<4>(seven), nibble));
     let signs = S::bor(seven, S::bxor(low, high));
     let (first, last) = S::blook_up_wide(&IQ2_XXS_POINTS, points);
-    let step = |coordinate: S::B, sign: S::B| {
-        let index = S::bor(S::band(coordinate, S::bsplat(3)), S::band(sign, S::bsplat(4)));
-        S::blook_up(&STEPS, index)
-    };
     let codes = [
-        step(first, S::bshl::<2>(signs)),
-        step(S::bshr::<2>(first), S::bshl::<1>(signs)),
-        step(S::bshr::<4>(first), signs),
-        step(S::bshr::<6>(first), S::bshr::<1>(signs)),
-        step(last, S::bshr::<2>(signs)),
-        step(S::bshr::<2>(last), S::bshr::<3>(signs)),
-        step(S::bshr::<4>(last), S::bshr::<4>(signs)),
-        step(S::bshr::<6>(last), S::bshr::<5>(signs)),
+        step::<S>(first, S::bshl::<2>(signs)),
+        step::<S>(S::bshr::<2>(first), S::bshl::<1>(signs)),
+        step::<S>(S::bshr::<4>(first), signs),
+        step::<S>(S::bshr::<6>(first), S::bshr::<1>(signs)),
+        step::<S>(last, S::bshr::<2>(signs)),
+        step::<S>(S::bshr::<2>(last), S::bshr::<3>(signs)),
+        step::<S>(S::bshr::<4>(last), S::bshr::<4>(signs)),
+        step::<S>(S::bshr::<6>(last), S::bshr::<5>(signs)),
     ];
     // Both are exact: the scale is a whole number of four bits.
     (codes, S::fma(S::to_float(scale), S::splat(0.25), S::splat(0.125)))
@@ -133,11 +137,12 @@ impl Format for Iq2Xxs {
                 let (codes, share) = codes::<S>(&panels[p].tiles[t]);
                 let scale = S::mul(S::load_f16(&panels[p].supers[t / TILES]), share);
                 each_row!(R, r, {
+                    let first = Self::PREPARED * t;
                     // SAFETY: every row has `tiles` tiles, with nine prepared words each.
-                    let word = |i: usize| unsafe { x[r].prepared(Self::PREPARED * t + i) };
-                    let mut sum = S::isplat(word(0));
-                    for (s, codes) in codes.iter().enumerate() {
-                        sum = S::dot(sum, *codes, word(1 + s));
+                    let mut sum = S::isplat(unsafe { x[r].prepared(first) });
+                    for s in 0..8 {
+                        // SAFETY: as above.
+                        sum = S::dot(sum, codes[s], unsafe { x[r].prepared(first + 1 + s) });
                     }
                     // SAFETY: as above.
                     let scale_x = unsafe { x[r].scale(t) };
