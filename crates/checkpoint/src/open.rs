@@ -33,6 +33,15 @@ impl Checkpoint {
     pub fn from_vec(name: &str, bytes: Vec<u8>) -> Result<Checkpoint, CheckpointError> {
         from_memory(name, Bytes::Owned(bytes))
     }
+
+    /// Opens a safetensors file and the files beside it, all read into memory.
+    pub fn from_folder(
+        name: &str,
+        beside: ConfigFiles,
+        weights: Vec<u8>,
+    ) -> Result<Checkpoint, CheckpointError> {
+        folder_in_memory(name, beside, Bytes::Owned(weights))
+    }
 }
 
 fn from_memory(name: &str, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
@@ -47,9 +56,12 @@ fn from_memory(name: &str, bytes: Bytes) -> Result<Checkpoint, CheckpointError> 
             vec![bytes],
         );
     }
+    folder_in_memory(name, ConfigFiles::default(), bytes)
+}
+
+fn folder_in_memory(name: &str, beside: ConfigFiles, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
     let tensors = safetensors::read(name, bytes.as_slice(), 0)?;
-    let metadata = Metadata::Config(ConfigFiles::default());
-    Checkpoint::new(name.to_string(), Format::Safetensors, metadata, tensors, vec![bytes])
+    Checkpoint::new(name.to_string(), Format::Safetensors, Metadata::Config(beside), tensors, vec![bytes])
 }
 
 fn open(path: &Path, need_weights: bool) -> Result<Checkpoint, CheckpointError> {

@@ -82,12 +82,20 @@ impl Model {
     where
         E: std::error::Error + Send + Sync + 'static,
     {
-        let checkpoint = match model {
-            None => Checkpoint::from_bytes(builtin::NAME, builtin::BYTES)?,
-            Some(name) => open(&resolve(name)?)?,
-        };
+        let checkpoint = Self::files(model, open)?;
         let spec = describe(&checkpoint)?;
         Ok(Model { checkpoint, spec })
+    }
+
+    /// The files alone, whatever model is in them.
+    pub fn files<E>(model: Option<&str>, open: impl Fn(&Path) -> Result<Checkpoint, E>) -> Result<Checkpoint>
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        Ok(match model {
+            None => Checkpoint::from_bytes(builtin::NAME, builtin::BYTES)?,
+            Some(name) => open(&resolve(name)?)?,
+        })
     }
 
     /// What messages call the model.
@@ -148,6 +156,7 @@ impl Model {
     /// The same with these graphs of the model.
     pub fn engine_of(&self, graphs: &Graphs, args: &ModelArgs, usage: EngineUse) -> Result<Engine> {
         let weights = self.weights()?;
+        weights.0.notes().iter().for_each(|note| eprintln!("note: {note}"));
         let config = self.engine_config(args, usage, &weights)?;
         let backend =
             if usage.reference { Box::new(mambo_kernel::ReferenceBackend::new()) } else { backend(args)? };

@@ -2,7 +2,9 @@
 
 mod program;
 
-use program::{config_alone, fixture, json, refused, works};
+use mambo_checkpoint::{GgufMetadata, GgufTensor, GgufValue, GgufWriter};
+use mambo_tensor::{DType, Shape};
+use program::{config_alone, fixture, json, refused, scratch, works};
 use serde_json::Value;
 
 fn sum(rows: &Value, field: &str) -> u64 {
@@ -64,4 +66,52 @@ fn a_wrong_name_lists_what_there_is() {
     assert!(sentence.contains("no file, folder or preset `nano-31b`") && sentence.contains("nano-30b"));
     let sentence = refused(&["inspect", "-m", "./nowhere/model.gguf"]);
     assert!(sentence.contains("nowhere"), "{sentence}");
+}
+
+/// Files of other families hold the same blocks: they are listed, and refused where they would have to run.
+#[test]
+fn other_architectures_are_shown_but_not_run() {
+    for (architecture, first) in [
+        ("llama", DType::Q4K),
+        ("qwen3moe", DType::IQ2_XXS),
+        ("gemma3", DType::Q6K),
+        ("mamba2", DType::MXFP4),
+    ] {
+        let path = scratch("other.gguf");
+        let mut metadata = GgufMetadata::new("other.gguf");
+        metadata.set("general.architecture", GgufValue::from(architecture));
+        let tensor = |name: &str, dtype, shape: &[usize]| GgufTensor {
+            name: name.to_owned(),
+            dtype,
+            shape: Shape::new(shape).unwrap(),
+        };
+        let tensors = [
+            tensor("token_embd.weight", first, &[8, 256]),
+            tensor("blk.0.attn_qkv.weight", DType::IQ3_S, &[2, 512]),
+            tensor("blk.0.ffn_gate_exps.weight", DType::TQ1_0, &[2, 3, 256]),
+            tensor("blk.0.attn_norm.weight", DType::F32, &[256]),
+        ];
+        let mut writer = GgufWriter::create(&path, &metadata, &tensors).unwrap();
+        for t in &tensors {
+            writer.write(&t.name, &vec![0; t.dtype.row_bytes(t.shape.elems()).unwrap()]).unwrap();
+        }
+        writer.finish().unwrap();
+        let path = path.to_str().unwrap();
+        let report = json(&["inspect", "-m", path, "--tensors"]);
+        assert_eq!(report["architecture"], architecture);
+        let names: Vec<&str> =
+            report["tensors"].as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
+        assert_eq!(names, tensors.each_ref().map(|t| t.name.as_str()));
+        assert_eq!(sum(&report["types"], "tensors"), 4);
+        let (text, _) = works(&["inspect", "-m", path, "--tensors"]);
+        assert!(
+            text.contains("which mambo does not run") && text.contains("blk.0.attn_qkv.weight"),
+            "{text}"
+        );
+        let problem = refused(&["run", "-m", path, "Hello"]);
+        let want = format!(
+            "architecture `{architecture}` is not supported; use a checkpoint of one of these: nemotron_h"
+        );
+        assert!(problem.contains(&want) && problem.contains("nemotron_h_moe"), "{problem}");
+    }
 }

@@ -87,7 +87,7 @@ fn program(backend: &CpuBackend, key: &WeightKey, dtype: DType, rows: usize, tok
     };
     Program {
         name: "throughput".into(),
-        phase: Phase::Decode,
+        phase: if tokens == 1 { Phase::Decode } else { Phase::Prefill },
         max_tokens: tokens,
         max_wanted: tokens,
         calls,
@@ -121,8 +121,12 @@ fn main() {
         let mut backend = CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).expect("a backend");
         let read = backend.read_bandwidth(400 << 20).expect("memory to read");
         println!("{}: plain read {read:.1} GB/s", backend.name());
-        let types = [DType::Q4_0, DType::Q5_0, DType::Q8_0, DType::Q4K, DType::Q6K, DType::BF16, DType::F32];
-        for dtype in types.into_iter().filter(|t| wanted(3, t.name())) {
+        let usual = [DType::Q4_0, DType::Q5_0, DType::Q8_0, DType::Q4K, DType::Q6K, DType::BF16, DType::F32];
+        let types = match args.get(3) {
+            Some(name) => vec![DType::from_name(name).expect("a type of that name")],
+            None => usual.to_vec(),
+        };
+        for dtype in types {
             let rows = (200 << 20) / dtype.row_bytes(COLS).expect("whole blocks");
             let (key, bytes, pack) = load(&mut backend, dtype, rows);
             print!("  {dtype:5} pack {:5.1} GB/s", bytes as f64 / pack / 1e9);

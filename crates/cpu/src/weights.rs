@@ -54,9 +54,9 @@ pub(crate) fn load(
     }
 }
 
-/// The factor on a part's values; ask after the part was read, because reading may find that it is none.
-pub(crate) fn part_scale(source: &dyn WeightSource, part: usize) -> Result<f32, &'static str> {
-    let scale = source.part_scale(part);
+/// The factor on a row of a part that was read.
+pub(crate) fn row_scale(source: &dyn WeightSource, part: usize, row: usize) -> Result<f32, &'static str> {
+    let scale = source.row_scale(part, row);
     if scale.is_nan() { Err("and holds NaN scales") } else { Ok(scale) }
 }
 
@@ -71,7 +71,7 @@ fn load_table(
     let bytes = rows.checked_mul(row_bytes).ok_or_else(|| wrong("which is too large"))?;
     let mut data = Buffer::zeroed(bytes, &format!("weight `{}`", key.name))?;
     let mut at = 0;
-    let mut scales = Vec::new();
+    let mut scales: Vec<(usize, f32)> = Vec::new();
     for part in 0..source.part_count() {
         let stored = source.part(part);
         let room = data.get_mut(at..at + stored.len()).ok_or_else(|| wrong("but more bytes are stored"))?;
@@ -80,7 +80,16 @@ fn load_table(
         if !stored.len().is_multiple_of(row_bytes.max(1)) {
             return Err(wrong("whose stored bytes are of another size"));
         }
-        scales.push((at / row_bytes.max(1), part_scale(source, part).map_err(wrong)?));
+        for row in 0..stored.len() / row_bytes.max(1) {
+            let scale = row_scale(source, part, row).map_err(wrong)?;
+            match scales.last_mut() {
+                Some((end, last)) if *last == scale => *end += 1,
+                last => {
+                    let start = last.map_or(0, |(end, _)| *end);
+                    scales.push((start + 1, scale));
+                }
+            }
+        }
         drop(stored);
         source.release(part);
     }
@@ -103,11 +112,11 @@ fn load_vector(
         if !stored.len().is_multiple_of(row_bytes.max(1)) {
             return Err(wrong("whose stored bytes are of another size"));
         }
-        let scale = part_scale(source, part).map_err(wrong)?;
-        for row in stored.chunks_exact(row_bytes.max(1)) {
+        for (row, bytes) in stored.chunks_exact(row_bytes.max(1)).enumerate() {
+            let scale = row_scale(source, part, row).map_err(wrong)?;
             let start = values.len();
             values.resize(start + cols, 0.0);
-            decode_row(dtype, row, &mut values[start..]).map_err(|e| wrong(&e.to_string()))?;
+            decode_row(dtype, bytes, &mut values[start..]).map_err(|e| wrong(&e.to_string()))?;
             values[start..].iter_mut().for_each(|v| *v *= scale);
         }
         drop(stored);

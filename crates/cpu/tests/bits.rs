@@ -29,8 +29,8 @@ impl WeightSource for Source<'_> {
         let size = self.0.bytes.len() / self.1.len();
         Cow::Borrowed(&self.0.bytes[index * size..][..size])
     }
-    fn part_scale(&self, index: usize) -> f32 {
-        self.1[index]
+    fn row_scale(&self, part: usize, _row: usize) -> f32 {
+        self.1[part]
     }
     fn release(&self, _: usize) {}
 }
@@ -243,6 +243,9 @@ fn the_scale_of_a_part_reaches_every_product() {
         let Op::Matmul { out: 40, epilogue: Epilogue::None } = case.op else { continue };
         let want = scaled(run_case(&case, isa, 2), &|_| 4.0);
         assert!(run_scaled(&case, isa, 2, &[4.0, 4.0]) == want, "{}", case.name);
+        let rows: Vec<f32> = (0..40).map(|row| [0.5, 2.0, 8.0][row % 3]).collect();
+        let want = scaled(run_case(&case, isa, 2), &|i| rows[i % 40]);
+        assert!(run_scaled(&case, isa, 2, &rows) == want, "{}, a scale for each row", case.name);
     }
     for case in ops::cases(OpKind::MoeMatmul) {
         let Op::MoeMatmul { experts: 7, out, epilogue: Epilogue::None, .. } = case.op else { continue };

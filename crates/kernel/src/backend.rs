@@ -101,8 +101,9 @@ pub trait WeightSource {
     fn part_count(&self) -> usize;
     /// The bytes of one part, borrowed from the mapped file wherever they need no change.
     fn part(&self, index: usize) -> Cow<'_, [u8]>;
-    /// Factor on every value of a part, for formats that keep a scale beside their blocks.
-    fn part_scale(&self, _index: usize) -> f32 {
+    /// Factor on every value of a part's row, for formats that keep scales beside their values. Ask after the
+    /// part was read: reading may find that a scale is none, and then it is NaN.
+    fn row_scale(&self, _part: usize, _row: usize) -> f32 {
         1.0
     }
     /// Says that a part was consumed and its mapped pages may go.

@@ -325,11 +325,12 @@ impl Backend for ReferenceBackend {
         let row_bytes = source.dtype().row_bytes(cols).ok_or_else(|| bad("which is not whole blocks"))?;
         let mut values = Vec::new();
         for part in 0..source.part_count() {
-            for row in source.part(part).chunks_exact(row_bytes.max(1)) {
+            for (row, bytes) in source.part(part).chunks_exact(row_bytes.max(1)).enumerate() {
                 let start = values.len();
                 values.resize(start + cols, 0.0);
-                decode_row(source.dtype(), row, &mut values[start..]).map_err(|e| bad(&e.to_string()))?;
-                values[start..].iter_mut().for_each(|v| *v *= source.part_scale(part));
+                decode_row(source.dtype(), bytes, &mut values[start..]).map_err(|e| bad(&e.to_string()))?;
+                let scale = source.row_scale(part, row);
+                values[start..].iter_mut().for_each(|v| *v *= scale);
             }
             source.release(part);
         }

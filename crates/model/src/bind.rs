@@ -64,6 +64,11 @@ impl<'c> WeightTable<'c> {
         self.weights.iter().map(BoundWeight::stored_bytes).sum()
     }
 
+    /// What a reader should know about how weights are held.
+    pub fn notes(&self) -> Vec<String> {
+        self.weights.iter().filter_map(BoundWeight::note).collect()
+    }
+
     /// What a KV cache of 8-bit floats divides by, for each attention layer in layer order; the MTP head's
     /// comes last. A cache of f16 or f32 needs none of them.
     pub fn kv_scales(&self) -> &[KvScale] {
@@ -121,9 +126,11 @@ impl BoundWeight<'_> {
             values.resize(start + self.elems() / self.part_count(), 0.0);
             decode_row(self.dtype, &bytes, &mut values[start..])
                 .map_err(|e| self.unreadable(e.to_string()))?;
-            let factor = self.part_scale(index);
-            if factor != 1.0 {
-                values[start..].iter_mut().for_each(|value| *value *= factor);
+            for (row, values) in values[start..].chunks_exact_mut(self.cols()).enumerate() {
+                let factor = self.row_scale(index, row);
+                if factor != 1.0 {
+                    values.iter_mut().for_each(|value| *value *= factor);
+                }
             }
         }
         self.check_read_parts()?;
@@ -142,12 +149,36 @@ impl BoundWeight<'_> {
         }
     }
 
+    /// Says so where parts of different types are held as one.
+    pub fn note(&self) -> Option<String> {
+        let mut counts: Vec<(DType, usize)> = Vec::new();
+        for part in &self.parts {
+            match counts.iter_mut().find(|(dtype, _)| *dtype == part.dtype) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((part.dtype, 1)),
+            }
+        }
+        if counts.len() < 2 {
+            return None;
+        }
+        let list: Vec<String> = counts.iter().map(|(dtype, count)| format!("{count} of {dtype}")).collect();
+        let (name, held) = (self.name(), self.dtype);
+        Some(format!(
+            "`{name}` has parts of different types ({}): all are held as {held}, which loses nothing",
+            list.join(", ")
+        ))
+    }
+
     fn spans(&self) -> impl Iterator<Item = &Span<'_>> {
-        self.parts.iter().flat_map(|part| std::iter::once(&part.codes).chain(&part.beside))
+        self.parts.iter().flat_map(spans)
     }
 
     fn bytes(&self, span: &Span) -> &[u8] {
         &self.checkpoint.bytes(span.tensor)[span.range.clone()]
+    }
+
+    fn cols(&self) -> usize {
+        self.weight.shape.last().copied().unwrap_or(1)
     }
 
     fn elems(&self) -> usize {
@@ -179,27 +210,42 @@ impl WeightSource for BoundWeight<'_> {
     fn part(&self, index: usize) -> Cow<'_, [u8]> {
         let part = &self.parts[index];
         let beside: Vec<&[u8]> = part.beside.iter().map(|span| self.bytes(span)).collect();
-        let cols = self.weight.shape.last().copied().unwrap_or(1);
-        let rewritten = part.form.apply(part.codes.tensor.dtype, self.bytes(&part.codes), &beside, cols);
+        let rewritten = part.form.apply(part.codes.tensor.dtype, self.bytes(&part.codes), &beside);
         if let Some(at) = rewritten.bad_scale {
             let span = &part.beside[0];
             // Only the first one is kept; a scale is a byte in every form that looks for it.
             self.bad_scale.get_or_init(|| (span.tensor, span.range.start + at));
         }
-        rewritten.bytes
+        match part.dtype == self.dtype {
+            true => rewritten.bytes,
+            false => Cow::Owned(storage::widen(part.dtype, &rewritten.bytes, self.dtype)),
+        }
     }
 
-    fn part_scale(&self, index: usize) -> f32 {
+    fn row_scale(&self, part: usize, row: usize) -> f32 {
         // Blocks cannot hold every scale that is none, so the factor is: nobody computes with them unnoticed.
-        if self.bad_scale.get().is_some() { f32::NAN } else { self.parts[index].factor }
+        if self.bad_scale.get().is_some() {
+            return f32::NAN;
+        }
+        let part = &self.parts[part];
+        let Some(span) = &part.row_scales else { return part.factor };
+        let size = span.tensor.dtype.block_bytes();
+        let mut scale = [0.0];
+        decode_row(span.tensor.dtype, &self.bytes(span)[row * size..][..size], &mut scale)
+            .expect("the scales are plain floats, one for each row");
+        part.factor * scale[0]
     }
 
     fn release(&self, index: usize) {
-        let part = &self.parts[index];
-        for span in std::iter::once(&part.codes).chain(&part.beside) {
+        for span in spans(&self.parts[index]) {
             self.checkpoint.release(span.tensor, span.range.clone());
         }
     }
+}
+
+/// Everything of the files that belongs to a part.
+fn spans<'a, 'c>(part: &'a StoredPart<'c>) -> impl Iterator<Item = &'a Span<'c>> {
+    std::iter::once(&part.codes).chain(&part.beside).chain(&part.row_scales)
 }
 
 fn bind_one<'c>(files: &Files<'c>, weight: Weight, depth: usize) -> Result<BoundWeight<'c>, ModelError> {
@@ -207,7 +253,6 @@ fn bind_one<'c>(files: &Files<'c>, weight: Weight, depth: usize) -> Result<Bound
     let tensors = locate(checkpoint, &weight, depth)?;
     let is_logarithm = weight.part == Part::A && checkpoint.format() == Format::Safetensors;
     let (mut parts, mut factor_tensors) = (Vec::new(), Vec::new());
-    let mut dtype = None;
     for &tensor in &tensors {
         let is_one_of_several = tensors.len() > 1 || is_single_expert(&weight, tensor);
         let want = if is_one_of_several { &weight.shape[1..] } else { &weight.shape[..] };
@@ -219,32 +264,14 @@ fn bind_one<'c>(files: &Files<'c>, weight: Weight, depth: usize) -> Result<Bound
         if is_logarithm {
             (module.form, module.dtype) = (Form::NegExp, DType::F32);
         }
-        if *dtype.get_or_insert(module.dtype) != module.dtype {
-            return Err(mixed_types(files, &weight, (tensors[0], dtype), (tensor, module.dtype)));
-        }
         parts.extend(storage::split(&module, dims));
         factor_tensors.extend(module.factor_tensors);
     }
     let transform = if is_logarithm { Transform::NegExp } else { Transform::None };
-    let dtype = dtype.expect("a weight that was located has a tensor");
+    let dtypes: Vec<DType> = parts.iter().map(|part| part.dtype).collect();
+    let dtype = storage::common_type(&dtypes);
     let bad_scale = OnceLock::new();
     Ok(BoundWeight { weight, dtype, transform, checkpoint, parts, factor_tensors, bad_scale })
-}
-
-fn mixed_types(
-    files: &Files,
-    weight: &Weight,
-    (first, first_type): (&TensorInfo, Option<DType>),
-    (other, other_type): (&TensorInfo, DType),
-) -> ModelError {
-    ModelError::MixedTypes {
-        file: files.checkpoint.source().to_owned(),
-        weight: weight.name.clone(),
-        first: first.name.clone(),
-        first_type: first_type.unwrap_or(first.dtype),
-        other: other.name.clone(),
-        other_type,
-    }
 }
 
 fn locate<'c>(

@@ -3,7 +3,6 @@
 //! Must not know how the files are read: it is told their names.
 
 use mambo_checkpoint::CheckpointError;
-use mambo_tensor::DType;
 
 /// Why a checkpoint cannot be described, bound or built.
 #[derive(Debug, thiserror::Error)]
@@ -78,25 +77,6 @@ pub enum ModelError {
         want: String,
         /// Shape found.
         got: String,
-    },
-    /// Experts of one layer are stored in different element types.
-    #[error(
-        "{file}: tensor `{other}` is {other_type} while `{first}` is {first_type}, and both are \
-         parts of `{weight}`; convert the experts of a layer to one type"
-    )]
-    MixedTypes {
-        /// File or folder searched.
-        file: String,
-        /// Canonical weight name.
-        weight: String,
-        /// First part.
-        first: String,
-        /// Its element type.
-        first_type: DType,
-        /// The part that differs.
-        other: String,
-        /// Its element type.
-        other_type: DType,
     },
     /// A tensor is stored in a form that is not read.
     #[error("{file}: tensor `{tensor}` {problem}; use the bf16 release or a GGUF file of this model")]

@@ -169,8 +169,8 @@ impl Place {
         }
     }
 
-    /// Every safetensors name a part may have here, most usual first.
-    pub(crate) fn hf(self, part: Part) -> impl Iterator<Item = String> {
+    /// Every safetensors name a part may have here, most usual first; `{e}` stands for the number of an expert.
+    pub fn hf(self, part: Part) -> impl Iterator<Item = String> {
         let prefixes: &[&str] = match (self, part) {
             (Place::Model, Part::Head) | (Place::MtpAttention | Place::MtpMoe, _) => &OUTER_PREFIXES,
             _ => &TRUNK_PREFIXES,

@@ -4,6 +4,7 @@
 mod common;
 
 use common::stored::Stored;
+use common::tiny::{Kind, noise, push};
 use expect_test::expect;
 use mambo_checkpoint::{Checkpoint, GgufTensor, GgufWriter};
 use mambo_kernel::WeightSource;
@@ -13,16 +14,6 @@ use serde_json::json;
 
 const IN_PROJ: &str = "backbone.layers.0.mixer.in_proj";
 const OUT_PROJ: &str = "backbone.layers.0.mixer.out_proj";
-
-/// Random bytes, the same on every machine.
-fn noise(n: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    };
-    (0..n).map(|_| next()).collect()
-}
 
 #[test]
 fn every_tensor_is_used_but_those_of_activations() {
@@ -54,7 +45,7 @@ fn types_are_decided_for_each_module() {
     assert_eq!((dtype("layers.2.q"), dtype("head")), (DType::BF16, DType::BF16));
     let experts = table.get("layers.1.experts_up").unwrap();
     assert_eq!((experts.part_count(), experts.part(0).len()), (8, 64 * 36));
-    assert!((0..8).all(|e| experts.part_scale(e) > 0.0 && experts.part_scale(e) != 1.0));
+    assert!((0..8).all(|e| experts.row_scale(e, 0) > 0.0 && experts.row_scale(e, 0) != 1.0));
     let checkpoint = Stored::fixture("mlx-4bit").open("mlx");
     let table = bind(&checkpoint, &describe(&checkpoint).unwrap()).unwrap();
     let names: Vec<_> = ["embed", "layers.1.experts_up", "layers.1.router", "head"]
@@ -94,9 +85,9 @@ fn a_damaged_part_is_no_number() {
     let checkpoint = stored.open("no-number");
     let table = bind(&checkpoint, &describe(&checkpoint).unwrap()).unwrap();
     let weight = table.get("layers.0.in_proj").unwrap();
-    assert!(weight.part_scale(0).is_finite() && table.check_read_parts().is_ok());
+    assert!(weight.row_scale(0, 0).is_finite() && table.check_read_parts().is_ok());
     weight.part(0);
-    assert!(weight.part_scale(0).is_nan());
+    assert!(weight.row_scale(0, 0).is_nan());
     assert!(table.check_read_parts().unwrap_err().to_string().contains("in_proj.weight_scale"));
 }
 
@@ -149,12 +140,63 @@ fn fp8_with_a_scale_for_each_row() {
         let checkpoint = stored.open("fp8-rows");
         let table = bind(&checkpoint, &describe(&checkpoint).unwrap()).unwrap();
         let weight = table.get("layers.0.in_proj").unwrap();
-        assert_eq!(weight.dtype(), DType::F32);
+        assert_eq!(weight.dtype(), DType::F8E4M3);
+        assert!(matches!(weight.part(0), std::borrow::Cow::Borrowed(_)), "the codes stay where they are");
         let codes = stored.get(&format!("{IN_PROJ}.weight")).floats(DType::F8E4M3);
         let want: Vec<f32> = codes.iter().enumerate().map(|(i, code)| code * factor(i / 64)).collect();
         assert_eq!(weight.to_f32().unwrap(), want);
         assert_eq!(plain.iter().find(|(name, _)| name == "layers.0.in_proj").unwrap().1[0], codes[0] * scale);
     }
+}
+
+/// Experts whose types were chosen one by one are brought to a type that holds all of them.
+#[test]
+fn experts_of_one_layer_in_different_types() {
+    let mut stored = Stored::fixture("modelopt-mixed");
+    let original = stored.values("experts-original");
+    let expert = |e: usize| format!("backbone.layers.1.mixer.experts.{e}.up_proj");
+    let replace = |stored: &mut Stored, e: usize, kind: Kind| {
+        for suffix in ["weight", "weight_scale", "weight_scale_2"] {
+            stored.remove(&format!("{}.{suffix}", expert(e)));
+        }
+        push(stored, &expert(e), 64, 64, kind);
+    };
+    let up = |stored: &Stored, name: &str| {
+        let checkpoint = stored.open(name);
+        let table = bind(&checkpoint, &describe(&checkpoint).unwrap()).unwrap();
+        let weight = table.get("layers.1.experts_up").unwrap();
+        (weight.dtype(), weight.to_f32().unwrap(), table.notes())
+    };
+    let alone = |kind: Kind| {
+        let mut stored = Stored::fixture("modelopt-mixed");
+        (0..8).for_each(|e| replace(&mut stored, e, kind));
+        up(&stored, "experts-alone").1
+    };
+    let kinds = [(3, Kind::Fp8), (4, Kind::Fp8Rows), (6, Kind::Bf16), (7, Kind::PackedMxfp4)];
+    kinds.iter().for_each(|&(e, kind)| replace(&mut stored, e, kind));
+    let (dtype, values, notes) = up(&stored, "experts-mixed");
+    assert_eq!(dtype, DType::BF16);
+    expect![
+        "`layers.1.experts_up` has parts of different types (4 of nvfp4, 2 of f8_e4m3, 1 of bf16, 1 of mxfp4): all are held as bf16, which loses nothing"
+    ]
+    .assert_eq(&notes.join("\n"));
+    let whole = &original.iter().find(|(name, _)| name == "layers.1.experts_up").unwrap().1;
+    for (e, got) in values.chunks_exact(64 * 64).enumerate() {
+        let want = match kinds.iter().find(|(at, _)| *at == e) {
+            Some((_, kind)) => alone(*kind)[e * 4096..][..4096].to_vec(),
+            None => whole[e * 4096..][..4096].to_vec(),
+        };
+        assert!(got == want, "expert {e}");
+    }
+    replace_with_f32(&mut stored, &expert(0));
+    assert_eq!(up(&stored, "experts-f32").0, DType::F32);
+}
+
+fn replace_with_f32(stored: &mut Stored, module: &str) {
+    for suffix in ["weight", "weight_scale", "weight_scale_2"] {
+        stored.remove(&format!("{module}.{suffix}"));
+    }
+    stored.add(&format!("{module}.weight"), "F32", &[64, 64], 0.1f32.to_le_bytes().repeat(4096));
 }
 
 /// Row lengths that no block of 64 divides: the hidden width stays 64, so an expert's inner width changes.
@@ -302,7 +344,7 @@ fn gguf_factors_under_both_names() {
         assert_eq!(table.get("layers.0.in_proj").unwrap().to_f32().unwrap()[5], 2.0);
         assert_eq!(table.get("layers.0.out_proj").unwrap().to_f32().unwrap()[5], 1.0);
         let experts = table.get("layers.1.experts_up").unwrap();
-        let factors: Vec<f32> = (0..16).map(|e| experts.part_scale(e)).collect();
+        let factors: Vec<f32> = (0..16).map(|e| experts.row_scale(e, 1)).collect();
         assert_eq!(factors, (0..16).map(|e| e as f32 + 2.0).collect::<Vec<_>>());
     }
 }

@@ -10,6 +10,7 @@ mod plain;
 mod row;
 mod shape;
 
+pub use blocks::IQ2_XXS_POINTS;
 pub use blocks::grouped::{Affine, AffineScale};
 pub use dtype::DType;
 pub use emphasis::{Emphasis, emphasis_weights};

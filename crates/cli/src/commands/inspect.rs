@@ -1,11 +1,11 @@
 //! `mambo inspect`: what is in a model's files, without loading weights.
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use clap::Args;
 use mambo_checkpoint::{Checkpoint, Metadata, TensorInfo};
 use mambo_engine::human_bytes;
 use mambo_kernel::{CacheLayout, Rollback, SSM_CHUNK, SlotLayout, SsmDims, WeightSource};
-use mambo_model::{Mixer, ModelSpec, MoeSpec, Place};
+use mambo_model::{Mixer, ModelError, ModelSpec, MoeSpec, Place};
 use mambo_tensor::DType;
 use mambo_text::Tokenizer;
 use serde_json::{Value, json};
@@ -32,14 +32,47 @@ pub struct InspectArgs {
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let described = Described::open(args.model.name())?;
-    let report = report(&described, args.tensors);
+    let (report, text) = match Described::open(args.model.name()) {
+        Ok(described) => {
+            let report = report(&described, args.tensors);
+            let text = text(&described, &report, args.tensors);
+            (report, text)
+        }
+        Err(error) => foreign(args, error)?,
+    };
     if args.json {
         put_json(&report)?;
     } else {
-        put(&text(&described, &report, args.tensors))?;
+        put(&text)?;
     }
     Ok(())
+}
+
+/// Files of an architecture that mambo does not run: what they hold can be shown all the same.
+fn foreign(args: &InspectArgs, error: Error) -> Result<(Value, String)> {
+    let Some(ModelError::UnknownArchitecture { architecture, .. }) = error.downcast_ref() else {
+        return Err(error);
+    };
+    let files = Model::files(args.model.name(), Checkpoint::open_metadata)?;
+    let mut report = json!({
+        "model": files.source(),
+        "format": files.format().to_string(),
+        "has_weights": files.tensors().next().is_some(),
+        "architecture": architecture,
+        "types": histogram(files.tensors().map(stored_type)),
+        "notes": [error.to_string()],
+    });
+    let mut text = format!(
+        "{}\nformat      {}\nmodel       {architecture}, which mambo does not run\nnote        {error}\n\n{}",
+        files.source(),
+        files.format(),
+        type_table(&report),
+    );
+    if args.tensors {
+        report["tensors"] = files.tensors().map(tensor).collect();
+        text += &format!("\n{}", tensor_table(&report));
+    }
+    Ok((report, text))
 }
 
 /// Everything, as data; the text is made from it.
@@ -62,17 +95,25 @@ fn report(described: &Described, tensors: bool) -> Value {
             "moe": mixer_sizes(&Mixer::Moe(m.moe)),
         })),
         "parameters": {"total": p.total, "trunk": p.trunk, "mtp": p.mtp, "active": p.active},
-        "types": described.model.as_ref().map(histogram),
+        "types": described.model.as_ref().map(types),
         "memory": memory(described),
         "context": spec.context,
         "stop_tokens": spec.stop_tokens,
         "tokenizer": described.model.as_ref().map(tokenizer),
-        "notes": spec.notes,
+        "notes": notes(described),
     });
     if tensors {
         report["tensors"] = checkpoint.map(|c| c.tensors().map(tensor).collect()).unwrap_or_default();
     }
     report
+}
+
+/// What the metadata and the weights give reason to say.
+fn notes(described: &Described) -> Vec<String> {
+    // Files whose weights mambo cannot bind are shown all the same.
+    let weights = described.model.as_ref().filter(|_| described.has_weights()).and_then(|m| m.weights().ok());
+    let held = weights.map(|weights| weights.0.notes()).unwrap_or_default();
+    described.spec.notes.iter().cloned().chain(held).collect()
 }
 
 fn tensor(t: &TensorInfo) -> Value {
@@ -121,25 +162,33 @@ fn mixer_sizes(mixer: &Mixer) -> Value {
 
 /// The element types of the weights, most bytes first. What a quantised weight is made of (codes, scales)
 /// counts as its type; only where weights cannot be bound are the tensors counted as they lie in the files.
-fn histogram(model: &Model) -> Value {
-    let mut rows: Vec<(DType, usize, u64, u64)> = Vec::new();
-    let mut add = |dtype: DType, tensors: usize, elems: usize, bytes: u64| {
-        let elems = elems as u64;
-        match rows.iter_mut().find(|row| row.0 == dtype) {
-            Some(row) => (row.1, row.2, row.3) = (row.1 + tensors, row.2 + elems, row.3 + bytes),
-            None => rows.push((dtype, tensors, elems, bytes)),
-        }
-    };
+fn types(model: &Model) -> Value {
     match model.weights() {
-        Ok(weights) => weights.0.iter().for_each(|w| {
-            add(w.dtype(), w.tensor_names().len(), w.shape().iter().product(), w.stored_bytes());
-        }),
-        Err(_) => {
-            model.checkpoint.tensors().for_each(|t| add(t.dtype, 1, t.shape.elems(), t.byte_len() as u64));
+        Ok(weights) => histogram(weights.0.iter().map(|w| {
+            (w.dtype(), w.tensor_names().len(), w.shape().iter().product::<usize>() as u64, w.stored_bytes())
+        })),
+        Err(_) => histogram(model.checkpoint.tensors().map(stored_type)),
+    }
+}
+
+/// Type, tensors, values and bytes.
+type TypeRow = (DType, usize, u64, u64);
+
+fn stored_type(t: &TensorInfo) -> TypeRow {
+    (t.dtype, 1, t.shape.elems() as u64, t.byte_len() as u64)
+}
+
+/// One row for each type, most bytes first.
+fn histogram(counts: impl Iterator<Item = TypeRow>) -> Value {
+    let mut rows: Vec<TypeRow> = Vec::new();
+    for (dtype, tensors, values, bytes) in counts {
+        match rows.iter_mut().find(|row| row.0 == dtype) {
+            Some(row) => (row.1, row.2, row.3) = (row.1 + tensors, row.2 + values, row.3 + bytes),
+            None => rows.push((dtype, tensors, values, bytes)),
         }
     }
     rows.sort_by_key(|row| std::cmp::Reverse(row.3));
-    let row = |(dtype, tensors, values, bytes): (DType, usize, u64, u64)| {
+    let row = |(dtype, tensors, values, bytes): TypeRow| {
         let bits = bytes as f64 * 8.0 / (values as f64).max(1.0);
         json!({"type": dtype.name(), "tensors": tensors, "values": values, "bytes": bytes, "bits_per_weight": bits})
     };
@@ -231,7 +280,7 @@ fn text(described: &Described, report: &Value, tensors: bool) -> String {
         spec.context.map_or("not said".to_owned(), |c| format!("{} tokens trained", grouped(c as u64)))
     );
     text += &tokenizer_text(report);
-    for note in &spec.notes {
+    for note in list(&report["notes"]).filter_map(Value::as_str) {
         text += &format!("note        {note}\n");
     }
     if report["types"].as_array().is_some_and(|rows| !rows.is_empty()) {

@@ -116,8 +116,9 @@ impl Source for Converter<'_, '_> {
             weight.check_read_parts()?;
             let stored = bytes.len() / per_part;
             for (index, out) in (start..end).zip(&mut out) {
-                let at = (index - part * per_part) * stored;
-                row.convert(part, index, &bytes[at..at + stored], out)?;
+                let in_part = index - part * per_part;
+                let scale = weight.row_scale(part, in_part);
+                row.convert(index, scale, &bytes[in_part * stored..][..stored], out)?;
             }
             // Rows come in order, so nobody asks for this part again, or only for what a neighbour still reads.
             if end == (part + 1) * per_part {
@@ -172,24 +173,23 @@ impl<'a, 'c> RowConverter<'a, 'c> {
         }
     }
 
-    /// Row `index` of the weight, which lies in `part`.
-    fn convert(&mut self, part: usize, index: usize, stored: &[u8], out: &mut [u8]) -> Result<()> {
+    /// Row `index` of the weight, whose stored values have a scale.
+    fn convert(&mut self, index: usize, scale: f32, stored: &[u8], out: &mut [u8]) -> Result<()> {
         match self.content {
-            Content::Codes => self.encode(part, index, stored, |encoded| nvfp4_codes(encoded, out)),
-            Content::BlockScales => self.encode(part, index, stored, |encoded| nvfp4_scales(encoded, out)),
-            _ => self.encode(part, index, stored, |encoded| out.copy_from_slice(encoded)),
+            Content::Codes => self.encode(index, scale, stored, |encoded| nvfp4_codes(encoded, out)),
+            Content::BlockScales => self.encode(index, scale, stored, |encoded| nvfp4_scales(encoded, out)),
+            _ => self.encode(index, scale, stored, |encoded| out.copy_from_slice(encoded)),
         }
     }
 
     /// Hands over a row in the new type; the same type is copied.
     fn encode(
         &mut self,
-        part: usize,
         index: usize,
+        scale: f32,
         stored: &[u8],
         hand_over: impl FnOnce(&[u8]),
     ) -> Result<()> {
-        let scale = self.weight.part_scale(part);
         let factor = self.of_expert(self.factors, 1, index).map_or(1.0, |f| f[0]);
         let is_logarithm = self.content == Content::Logarithms;
         if self.weight.dtype() == self.dtype && scale == factor && !is_logarithm {
@@ -239,29 +239,27 @@ fn largest(dtype: DType) -> f32 {
     if dtype == DType::NVFP4 { F8_MOST * E2M1_MOST } else { F8_MOST }
 }
 
-/// One factor for each expert: what the weight has already if it is of that type, else what puts its largest
-/// value at the end of the type's range.
+/// One factor for each expert: the largest that the weight has already if it is of that type, else what puts
+/// its largest value at the end of the type's range.
 fn factors_of(weight: &BoundWeight, dtype: DType) -> Result<Vec<f32>> {
     let experts = if weight.usage() == WeightUse::Experts { weight.shape()[0] } else { 1 };
     let mut factors = vec![0.0f32; experts];
     let (parts, rows) = (weight.part_count(), row_count(weight));
-    if weight.dtype() == dtype {
-        for (expert, factor) in factors.iter_mut().enumerate() {
-            *factor = weight.part_scale(expert * parts / experts);
-        }
-        return Ok(factors);
-    }
     let mut values = vec![0.0; columns(weight)];
     for part in 0..parts {
         let bytes = weight.part(part);
         weight.check_read_parts()?;
-        let scale = weight.part_scale(part);
         let first = part * rows / parts;
         for (row, stored) in bytes.chunks_exact(bytes.len() * parts / rows).enumerate() {
-            decode_row(weight.dtype(), stored, &mut values)?;
-            let most = values.iter().fold(0.0f32, |most, v| most.max((v * scale).abs()));
+            let scale = weight.row_scale(part, row);
+            let needed = if weight.dtype() == dtype {
+                scale
+            } else {
+                decode_row(weight.dtype(), stored, &mut values)?;
+                values.iter().fold(0.0f32, |most, v| most.max((v * scale).abs())) / largest(dtype)
+            };
             let factor = &mut factors[(first + row) * experts / rows];
-            *factor = factor.max(most / largest(dtype));
+            *factor = factor.max(needed);
         }
         weight.release(part);
     }

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{LANES, Simd};
+use super::{LANES, Simd, look_up_bytes};
 
 /// Pairs of 256-bit registers: lanes 0..8 and 8..16.
 #[derive(Clone, Copy)]
@@ -244,6 +244,10 @@ impl Simd for Avx2 {
         each!(_mm256_or_si256, a, b)
     }
     #[inline(always)]
+    fn bxor(a: Self::B, b: Self::B) -> Self::B {
+        each!(_mm256_xor_si256, a, b)
+    }
+    #[inline(always)]
     fn bshl<const N: u32>(v: Self::B) -> Self::B {
         let count = simd!(_mm_cvtsi32_si128(N as i32));
         simd!([_mm256_sll_epi16(v[0], count), _mm256_sll_epi16(v[1], count)])
@@ -257,6 +261,16 @@ impl Simd for Avx2 {
     fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B {
         let table = simd!(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())));
         simd!([_mm256_shuffle_epi8(table, index[0]), _mm256_shuffle_epi8(table, index[1])])
+    }
+    #[inline(always)]
+    fn blook_up_wide(table: &[u16; 256], index: Self::B) -> (Self::B, Self::B) {
+        let mut bytes = [0; 4 * LANES];
+        simd!({
+            _mm256_storeu_si256(bytes.as_mut_ptr().cast(), index[0]);
+            _mm256_storeu_si256(bytes.as_mut_ptr().add(32).cast(), index[1]);
+        });
+        let [low, high] = look_up_bytes(table, &bytes);
+        (Self::load_bytes(&low), Self::load_bytes(&high))
     }
     #[inline(always)]
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {

@@ -18,6 +18,30 @@ macro_rules! simd {
     };
 }
 
+/// The word of 64 that the low six bits of each word of `index` point to.
+#[inline(always)]
+fn pick(table: &[u16; 64], index: __m512i) -> __m512i {
+    simd!({
+        let (low, high) =
+            (_mm512_loadu_si512(table.as_ptr().cast()), _mm512_loadu_si512(table.as_ptr().add(32).cast()));
+        _mm512_permutex2var_epi16(low, index, high)
+    })
+}
+
+/// The word of 256 that the low byte of each word of `index` points to: its upper two bits pick among four.
+#[inline(always)]
+fn entries(table: &[[u16; 64]], index: __m512i) -> __m512i {
+    let [a, b, c, d] =
+        [pick(&table[0], index), pick(&table[1], index), pick(&table[2], index), pick(&table[3], index)];
+    simd!({
+        let seventh = _mm512_test_epi16_mask(index, _mm512_set1_epi16(64));
+        let eighth = _mm512_test_epi16_mask(index, _mm512_set1_epi16(128));
+        let low = _mm512_mask_blend_epi16(seventh, a, b);
+        let high = _mm512_mask_blend_epi16(seventh, c, d);
+        _mm512_mask_blend_epi16(eighth, low, high)
+    })
+}
+
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
@@ -185,6 +209,10 @@ impl Simd for Avx512 {
         simd!(_mm512_or_si512(a, b))
     }
     #[inline(always)]
+    fn bxor(a: Self::B, b: Self::B) -> Self::B {
+        simd!(_mm512_xor_si512(a, b))
+    }
+    #[inline(always)]
     fn bshl<const N: u32>(v: Self::B) -> Self::B {
         simd!(_mm512_slli_epi16::<N>(v))
     }
@@ -195,6 +223,19 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B {
         simd!(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), index))
+    }
+    #[inline(always)]
+    fn blook_up_wide(table: &[u16; 256], index: Self::B) -> (Self::B, Self::B) {
+        let table = table.as_chunks::<64>().0;
+        let even = entries(table, index);
+        let odd = entries(table, simd!(_mm512_srli_epi16::<8>(index)));
+        simd!({
+            let low = _mm512_set1_epi16(0xff);
+            (
+                _mm512_or_si512(_mm512_and_si512(even, low), _mm512_slli_epi16::<8>(odd)),
+                _mm512_or_si512(_mm512_srli_epi16::<8>(even), _mm512_andnot_si512(low, odd)),
+            )
+        })
     }
     #[inline(always)]
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {

@@ -90,11 +90,14 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn bsplat(v: u8) -> Self::B;
     fn band(a: Self::B, b: Self::B) -> Self::B;
     fn bor(a: Self::B, b: Self::B) -> Self::B;
+    fn bxor(a: Self::B, b: Self::B) -> Self::B;
     /// Shifts 16-bit units: mask the result to bits that come from the same byte.
     fn bshl<const N: u32>(v: Self::B) -> Self::B;
     fn bshr<const N: u32>(v: Self::B) -> Self::B;
     /// The byte that each byte of `index`, all below 16, points to.
     fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B;
+    /// The low and the high byte of the entry that each byte of `index` points to.
+    fn blook_up_wide(table: &[u16; 256], index: Self::B) -> (Self::B, Self::B);
     /// `acc[r] + Σ_b codes[r][b]·x[b]`, codes unsigned below 128; x is four signed bytes in the order of
     /// memory, loaded as a word because that folds into the instruction.
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
@@ -158,6 +161,16 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// It goes to the second cache, which can wait for more lines at once than the first.
     #[inline(always)]
     fn prefetch(_x: &[u8], _ahead: usize) {}
+}
+
+/// [`Simd::blook_up_wide`] byte by byte.
+#[inline(always)]
+fn look_up_bytes(table: &[u16; 256], index: &[u8; 4 * LANES]) -> [[u8; 4 * LANES]; 2] {
+    let mut out = [[0; 4 * LANES]; 2];
+    for (i, &index) in index.iter().enumerate() {
+        [out[0][i], out[1][i]] = table[usize::from(index)].to_le_bytes();
+    }
+    out
 }
 
 /// Vectors that cover `len` values.

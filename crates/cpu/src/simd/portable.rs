@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{LANES, Simd};
+use super::{LANES, Simd, look_up_bytes};
 
 /// Arrays of sixteen.
 #[derive(Clone, Copy)]
@@ -190,6 +190,10 @@ impl Simd for Portable {
         std::array::from_fn(|i| a[i] | b[i])
     }
     #[inline(always)]
+    fn bxor(a: Self::B, b: Self::B) -> Self::B {
+        std::array::from_fn(|i| a[i] ^ b[i])
+    }
+    #[inline(always)]
     fn bshl<const N: u32>(v: Self::B) -> Self::B {
         shift16(v, |v| v << N)
     }
@@ -200,6 +204,10 @@ impl Simd for Portable {
     #[inline(always)]
     fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B {
         index.map(|i| table[usize::from(i & 15)])
+    }
+    #[inline(always)]
+    fn blook_up_wide(table: &[u16; 256], index: Self::B) -> (Self::B, Self::B) {
+        look_up_bytes(table, &index).into()
     }
     #[inline(always)]
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {

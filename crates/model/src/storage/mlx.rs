@@ -49,6 +49,7 @@ pub(super) fn read<'c>(
         form: Form::Affine(affine),
         codes,
         beside: vec![scales, biases],
+        row_scales: None,
         factors: vec![1.0],
         factor_tensors: Vec::new(),
     })

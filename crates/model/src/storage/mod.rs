@@ -6,11 +6,14 @@
 //! | none | plain types and ggml blocks | itself |
 //! | `weight_scale`, `weight_scale_2` | `weight` u8 | `nvfp4` and a factor |
 //! | `weight_scale`, `weight_global_scale` | `weight_packed` u8 | `nvfp4` and a factor, the reciprocal of what is stored |
-//! | `weight_scale` | `weight` f8_e4m3 | itself and a factor; f32 where each row has a scale |
+//! | `weight_scale` | `weight` f8_e4m3 | itself and a factor, or one for each row |
 //! | `weight_scale` u8 | `weight_packed` u8 | `mxfp4` |
 //! | `scales`, `biases` | `weight` u32 | `affine4g64` and its kin |
 //! | `scales` u8 | `weight` u32 | `mxfp4`, or `nvfp4` where groups are 16 |
 //! | `X.scale` or `X.weight.scale` in GGUF | any | itself and a factor |
+//!
+//! Where the experts of one layer differ in type, all are brought to the smallest type that holds every value
+//! of each (`common_type`), part by part as they are read; the factors stay beside them.
 //!
 //! `input_scale` serves products with quantised activations. Activations stay floats here, so nobody reads it.
 
@@ -29,7 +32,7 @@ use crate::error::ModelError;
 use crate::weights::Weight;
 
 pub(crate) use files::Files;
-pub(crate) use rewrite::Form;
+pub(crate) use rewrite::{Form, widen};
 
 /// Most bytes of a part that is rewritten, where a matrix can be cut: what a loader holds twice at a time.
 const PART_BYTES: usize = 4 << 20;
@@ -75,8 +78,10 @@ pub(crate) struct Module<'c> {
     pub form: Form,
     /// The tensor that holds values or codes.
     pub codes: &'c TensorInfo,
-    /// Tensors with a number for each group or row, in the order the form wants them.
+    /// Tensors with a number for each group, in the order the form wants them.
     pub beside: Vec<&'c TensorInfo>,
+    /// A tensor with a factor for each row.
+    pub row_scales: Option<&'c TensorInfo>,
     /// Factors on all values: one, or one for each expert.
     pub factors: Vec<f32>,
     /// Tensors that the factors were read from.
@@ -94,14 +99,18 @@ pub(crate) struct Span<'c> {
 
 /// One part of a weight as the files hold it.
 pub(crate) struct StoredPart<'c> {
-    /// How its bytes become the weight's type.
+    /// How its bytes become values of a type.
     pub form: Form,
+    /// That type.
+    pub dtype: DType,
     /// Values or codes.
     pub codes: Span<'c>,
     /// What lies beside them.
     pub beside: Vec<Span<'c>>,
     /// Factor on every value.
     pub factor: f32,
+    /// Factors on the values of each row.
+    pub row_scales: Option<Span<'c>>,
 }
 
 /// Finds what lies beside a tensor and checks that it fits.
@@ -168,6 +177,7 @@ fn as_stored(tensor: &TensorInfo) -> Module<'_> {
         form: Form::AsStored,
         codes: tensor,
         beside: Vec::new(),
+        row_scales: None,
         factors: vec![1.0],
         factor_tensors: Vec::new(),
     }
@@ -198,11 +208,26 @@ pub(crate) fn split<'c>(module: &Module<'c>, dims: Dims) -> Vec<StoredPart<'c>> 
     };
     let part = |index: usize| StoredPart {
         form: module.form,
+        dtype: module.dtype,
         codes: span(module.codes, index),
         beside: module.beside.iter().map(|tensor| span(tensor, index)).collect(),
         factor: if module.factors.len() == 1 { module.factors[0] } else { module.factors[index] },
+        row_scales: module.row_scales.map(|tensor| span(tensor, index)),
     };
     (0..parts).map(part).collect()
+}
+
+/// The smallest type that holds every value of all these: what the parts of one weight are brought to where
+/// they differ. Eight significant bits are enough for all small floats and for products of two of them.
+pub(crate) fn common_type(dtypes: &[DType]) -> DType {
+    let fits_bf16 = |dtype: &DType| {
+        matches!(dtype, DType::BF16 | DType::F8E4M3 | DType::F8E5M2 | DType::NVFP4 | DType::MXFP4)
+    };
+    match dtypes {
+        [first, rest @ ..] if rest.iter().all(|dtype| dtype == first) => *first,
+        all if all.iter().all(fits_bf16) => DType::BF16,
+        _ => DType::F32,
+    }
 }
 
 /// The fewest equal parts of whole rows that are small enough.
@@ -213,7 +238,17 @@ fn even_parts(rows: usize, bytes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::even_parts;
+    use super::{common_type, even_parts};
+    use mambo_tensor::DType;
+
+    #[test]
+    fn a_common_type_holds_them_all() {
+        assert_eq!(common_type(&[DType::NVFP4; 3]), DType::NVFP4);
+        assert_eq!(common_type(&[DType::NVFP4, DType::F8E4M3, DType::NVFP4]), DType::BF16);
+        assert_eq!(common_type(&[DType::BF16, DType::MXFP4]), DType::BF16);
+        assert_eq!(common_type(&[DType::BF16, DType::F16]), DType::F32);
+        assert_eq!(common_type(&[DType::F8E4M3, DType::F32]), DType::F32);
+    }
 
     #[test]
     fn parts_are_equal_and_small() {

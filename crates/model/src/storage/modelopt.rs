@@ -61,27 +61,18 @@ pub(super) fn fp8<'c>(
 ) -> Result<Module<'c>, ModelError> {
     files.check(codes, dims, dims.want, &[DType::F8E4M3])?;
     let scale = files.want_beside(module, "weight_scale", codes)?;
-    let found = |dtype, form, beside, factors| Module {
-        dtype,
-        form,
-        codes,
-        beside,
-        factors,
-        factor_tensors: vec![scale],
-    };
     let rows = &dims.want[..dims.want.len() - 1];
     let got = scale.shape.dims();
     let is_per_row = (got == rows || got.split_last() == Some((&1, rows))) && dims.rows() > dims.experts();
-    if !is_per_row {
-        if ![1, dims.experts()].contains(&scale.shape.elems()) {
-            return Err(files.wrong_shape(scale, dims, format!("[], [1] or {:?}", dims.with_cols(1))));
-        }
-        return Ok(found(DType::F8E4M3, Form::AsStored, Vec::new(), files.factors(scale, dims)?));
+    let module = super::as_stored(codes);
+    if is_per_row {
+        files.positive(scale)?;
+        return Ok(Module { row_scales: Some(scale), ..module });
     }
-    files.positive(scale)?;
-    // A part has one factor, so values with a factor for each row are widened.
-    let module = found(DType::F32, Form::F8Rows(scale.dtype), vec![scale], vec![1.0]);
-    Ok(Module { factor_tensors: Vec::new(), ..module })
+    if ![1, dims.experts()].contains(&scale.shape.elems()) {
+        return Err(files.wrong_shape(scale, dims, format!("[], [1] or {:?}", dims.with_cols(1))));
+    }
+    Ok(Module { factors: files.factors(scale, dims)?, factor_tensors: vec![scale], ..module })
 }
 
 /// Codes of four bits, a scale for 16 of them and perhaps one for all.
@@ -108,6 +99,7 @@ pub(super) fn nvfp4_blocks<'c>(
         form,
         codes,
         beside: vec![scales],
+        row_scales: None,
         factors,
         factor_tensors: global.into_iter().collect(),
     })
@@ -128,6 +120,7 @@ pub(super) fn mxfp4_blocks<'c>(
         form: Form::Mxfp4,
         codes,
         beside: vec![scales],
+        row_scales: None,
         factors: vec![1.0],
         factor_tensors: Vec::new(),
     })

@@ -1,10 +1,10 @@
 //! Stored bytes become the engine's blocks: only the order of bits changes, or values are widened exactly.
 //!
-//! Must not know names, files or shapes beyond the length of a row.
+//! Must not know names, files or shapes.
 
 use std::borrow::Cow;
 
-use mambo_tensor::{Affine, DType, decode_row};
+use mambo_tensor::{Affine, DType, decode_row, encode_row};
 
 /// How stored bytes become a part.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,8 +19,6 @@ pub(crate) enum Form {
     Nvfp4Wide,
     /// Pairs of neighbours in a byte and exponents beside, as ggml's `mxfp4` blocks.
     Mxfp4,
-    /// `f8_e4m3` times a scale of this type for each row, as f32.
-    F8Rows(DType),
     /// Codes, scales and biases, group by group.
     Affine(Affine),
 }
@@ -34,14 +32,13 @@ pub(crate) struct Rewritten<'a> {
 impl Form {
     /// The part of these bytes; `beside` are the bytes of the tensors beside it. `dtype` is that of the stored
     /// values. The lengths were checked when the weight was bound.
-    pub fn apply<'a>(self, dtype: DType, bytes: &'a [u8], beside: &[&[u8]], cols: usize) -> Rewritten<'a> {
+    pub fn apply<'a>(self, dtype: DType, bytes: &'a [u8], beside: &[&[u8]]) -> Rewritten<'a> {
         let (owned, bad_scale) = match self {
             Form::AsStored => return Rewritten { bytes: Cow::Borrowed(bytes), bad_scale: None },
             Form::NegExp => (neg_exp(dtype, bytes), None),
             Form::Nvfp4 => (nvfp4(bytes, beside[0]), beside[0].iter().position(|&s| is_no_scale(s))),
             Form::Nvfp4Wide => (nvfp4_wide(bytes, beside[0]), beside[0].iter().position(|&s| is_no_scale(s))),
             Form::Mxfp4 => (mxfp4(bytes, beside[0]), beside[0].iter().position(|&s| s == 0xff)),
-            Form::F8Rows(scale) => (f8_rows(bytes, scale, beside[0], cols), None),
             Form::Affine(affine) => (affine_groups(affine, bytes, beside[0], beside[1]), None),
         };
         Rewritten { bytes: Cow::Owned(owned), bad_scale }
@@ -116,15 +113,12 @@ fn nvfp4_wide(codes: &[u8], scales: &[u8]) -> Vec<u8> {
     out
 }
 
-fn f8_rows(codes: &[u8], dtype: DType, scales: &[u8], cols: usize) -> Vec<u8> {
-    let mut factors = vec![0.0; codes.len() / cols];
-    decode_row(dtype, scales, &mut factors).expect("the shape was checked when the weight was bound");
-    let mut row = vec![0.0; cols];
-    let mut out = Vec::with_capacity(codes.len() * 4);
-    for (codes, factor) in codes.chunks_exact(cols).zip(factors) {
-        decode_row(DType::F8E4M3, codes, &mut row).expect("one byte is one value");
-        out.extend(row.iter().flat_map(|value| (value * factor).to_le_bytes()));
-    }
+/// Values of one type in another that holds them all.
+pub(crate) fn widen(from: DType, bytes: &[u8], to: DType) -> Vec<u8> {
+    let mut values = vec![0.0; bytes.len() / from.block_bytes() * from.block_elems()];
+    decode_row(from, bytes, &mut values).expect("parts are whole blocks");
+    let mut out = vec![0; values.len() * to.block_bytes()];
+    encode_row(to, &values, &mut out).expect("a type that holds every value");
     out
 }
 
@@ -173,7 +167,7 @@ mod tests {
         let wide = decode(DType::F8E4M3, &scales, 12);
         let want: Vec<f32> = (0..192).map(|i| code(&codes, i) * wide[i / 16]).collect();
         for (form, dtype) in [(Form::Nvfp4, DType::NVFP4), (Form::Nvfp4Wide, DType::BF16)] {
-            let part = form.apply(DType::U8, &codes, &[&scales], 64);
+            let part = form.apply(DType::U8, &codes, &[&scales]);
             assert_eq!(part.bad_scale, None);
             assert_eq!(decode(dtype, &part.bytes, 192), want, "{form:?}");
         }
@@ -182,13 +176,13 @@ mod tests {
     #[test]
     fn scales_that_are_none_are_found() {
         let mut scales = [0x38, 0x80, 0, 0x7e];
-        assert_eq!(Form::Nvfp4.apply(DType::U8, &[0x11; 32], &[&scales], 64).bad_scale, None);
+        assert_eq!(Form::Nvfp4.apply(DType::U8, &[0x11; 32], &[&scales]).bad_scale, None);
         for bad in [0x7f, 0xff, 0x81, 0xb8] {
             scales[2] = bad;
-            assert_eq!(Form::Nvfp4.apply(DType::U8, &[0; 32], &[&scales], 64).bad_scale, Some(2));
-            assert_eq!(Form::Nvfp4Wide.apply(DType::U8, &[0; 32], &[&scales], 16).bad_scale, Some(2));
+            assert_eq!(Form::Nvfp4.apply(DType::U8, &[0; 32], &[&scales]).bad_scale, Some(2));
+            assert_eq!(Form::Nvfp4Wide.apply(DType::U8, &[0; 32], &[&scales]).bad_scale, Some(2));
         }
-        assert_eq!(Form::Mxfp4.apply(DType::U8, &[0; 32], &[&[127, 255]], 64).bad_scale, Some(1));
+        assert_eq!(Form::Mxfp4.apply(DType::U8, &[0; 32], &[&[127, 255]]).bad_scale, Some(1));
     }
 
     #[test]
@@ -197,14 +191,24 @@ mod tests {
         let scales = [127, 125, 130];
         let want: Vec<f32> =
             (0..96).map(|i| code(&codes, i) * 2f32.powi(i32::from(scales[i / 32]) - 127)).collect();
-        let part = Form::Mxfp4.apply(DType::U8, &codes, &[&scales], 96);
+        let part = Form::Mxfp4.apply(DType::U8, &codes, &[&scales]);
         assert_eq!(decode(DType::MXFP4, &part.bytes, 96), want);
     }
 
     #[test]
-    fn rows_of_f8_get_their_factor() {
-        let scales: Vec<u8> = [0.5f32, 3.0].iter().flat_map(|s| s.to_le_bytes()).collect();
-        let part = Form::F8Rows(DType::F32).apply(DType::F8E4M3, &[0x38, 0xb8, 0x38, 0x40], &[&scales], 2);
-        assert_eq!(decode(DType::F32, &part.bytes, 4), [0.5, -0.5, 3.0, 6.0]);
+    fn widening_keeps_every_value() {
+        let every: Vec<u8> = (0..=255).collect();
+        let plain = decode(DType::F8E4M3, &every, 256);
+        let wide = decode(DType::BF16, &widen(DType::F8E4M3, &every, DType::BF16), 256);
+        assert!(plain.iter().zip(&wide).all(|(a, b)| a == b || (a.is_nan() && b.is_nan())));
+        // Every code under every scale that is one.
+        let blocks: Vec<u8> =
+            (0..127u8).flat_map(|s| [[s; 4].as_slice(), &noise(32, u64::from(s))].concat()).collect();
+        let plain = decode(DType::NVFP4, &blocks, 127 * 64);
+        assert_eq!(decode(DType::BF16, &widen(DType::NVFP4, &blocks, DType::BF16), 127 * 64), plain);
+        let blocks: Vec<u8> =
+            (0..255u8).flat_map(|e| [&[e][..], &noise(16, u64::from(e))].concat()).collect();
+        let plain = decode(DType::MXFP4, &blocks, 255 * 32);
+        assert_eq!(decode(DType::BF16, &widen(DType::MXFP4, &blocks, DType::BF16), 255 * 32), plain);
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod stored;
+pub mod tiny;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

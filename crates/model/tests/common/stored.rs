@@ -74,6 +74,12 @@ impl Stored {
         if let Some(sidecar) = &self.sidecar {
             std::fs::write(folder.join("hf_quant_config.json"), sidecar.to_string()).unwrap();
         }
+        std::fs::write(folder.join("model.safetensors"), self.safetensors()).unwrap();
+        folder
+    }
+
+    /// The weights' file.
+    pub fn safetensors(&self) -> Vec<u8> {
         let (mut header, mut data) = (serde_json::Map::new(), Vec::<u8>::new());
         for t in &self.tensors {
             let start = data.len();
@@ -85,8 +91,7 @@ impl Stored {
         let mut file = (header.len() as u64).to_le_bytes().to_vec();
         file.extend(header.as_bytes());
         file.extend(data);
-        std::fs::write(folder.join("model.safetensors"), file).unwrap();
-        folder
+        file
     }
 
     pub fn open(&self, name: &str) -> Checkpoint {

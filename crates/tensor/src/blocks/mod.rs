@@ -37,6 +37,9 @@ pub(crate) mod tq2_0;
 
 use half::f16;
 
+/// The points of `iq2_xxs`: eight coordinates of two bits, which stand for 8, 25 and 43.
+pub use self::grids::IQ2_XXS as IQ2_XXS_POINTS;
+
 use self::search::Part;
 use crate::{DType, TensorError};
 

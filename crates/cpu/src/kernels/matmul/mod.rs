@@ -8,6 +8,7 @@
 mod affine;
 mod decoded;
 mod format;
+mod iq2_xxs;
 mod lines;
 mod nvfp4;
 mod pack;
@@ -29,6 +30,7 @@ use mambo_tensor::DType;
 use affine::AffineFormat;
 use decoded::Decoded;
 pub(crate) use format::{Format, PANEL_ROWS, UNPACK_FLOATS};
+use iq2_xxs::Iq2Xxs;
 use lines::{LineFormat, Nested, Single};
 use nvfp4::Nvfp4;
 pub(crate) use pack::Packed;
@@ -57,7 +59,7 @@ const STREAM_BYTES: usize = 256 << 10;
 const PANEL_BLOCK_BYTES: usize = 192 << 10;
 
 /// The stored types with a format of their own, with the activations they read.
-pub(crate) const TYPES: [(DType, Elem); 16] = [
+pub(crate) const TYPES: [(DType, Elem); 17] = [
     (DType::Q4_0, Elem::Q8),
     (DType::Q5_0, Elem::Q8),
     (DType::Q8_0, Elem::Q8),
@@ -69,6 +71,7 @@ pub(crate) const TYPES: [(DType, Elem); 16] = [
     (DType::IQ4_NL, Elem::Q8),
     (DType::IQ4_XS, Elem::Q8),
     (DType::MXFP4, Elem::Q8),
+    (DType::IQ2_XXS, Elem::Q8),
     (DType::NVFP4, Elem::F32),
     (DType::F8E4M3, Elem::F32),
     (DType::BF16, Elem::F32),
@@ -127,6 +130,7 @@ pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Out
         DType::IQ4_NL => what.run::<StepFormat<Iq4Nl>>(),
         DType::IQ4_XS => what.run::<StepFormat<Iq4Xs>>(),
         DType::MXFP4 => what.run::<StepFormat<Mxfp4>>(),
+        DType::IQ2_XXS => what.run::<Iq2Xxs>(),
         DType::NVFP4 => what.run::<Nvfp4>(),
         DType::Q6K => what.run::<Q6K>(),
         DType::Affine(affine) if affine.bits() == 4 => what.run::<AffineFormat<4>>(),
@@ -321,8 +325,8 @@ impl<F: Format> Product<'_, F> {
             F::row(&self.x, rows(first + r).0, &words[(first + r) * stride..(first + r + 1) * stride])
         });
         let y = F::product::<S, R, N>(bytes, cols, &x);
-        let scale = S::splat(self.weight.scale(self.expert));
         for n in 0..N {
+            let scale = self.weight.scale::<S>(self.expert, panel + n);
             for r in 0..R {
                 self.store::<S>(panel + n, rows(first + r).1, S::mul(scale, y[n][r]));
             }

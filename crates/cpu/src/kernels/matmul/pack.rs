@@ -10,8 +10,9 @@ use super::format::{Format, PANEL_ROWS};
 use super::{WithFormat, with_format};
 use crate::memory::Buffer;
 use crate::shared::Shared;
+use crate::simd::Simd;
 use crate::team::Team;
-use crate::weights::part_scale;
+use crate::weights::row_scale;
 
 /// A weight in panels: `[expert][panel]`, the last panel of an expert filled up with zeros.
 pub(crate) struct Packed {
@@ -20,7 +21,7 @@ pub(crate) struct Packed {
     out: usize,
     cols: usize,
     panel_bytes: usize,
-    /// Factor on every product, per matrix.
+    /// Factors on the products: one per matrix, or one for each lane of every panel.
     scales: Vec<f32>,
     data: Buffer<u8>,
 }
@@ -56,7 +57,7 @@ impl Packed {
             .try_fold(1usize, usize::checked_mul)
             .ok_or_else(|| problem("which is too large"))?;
         let data = Buffer::zeroed(bytes, &format!("weight `{name}`"))?;
-        let scales = vec![1.0; experts];
+        let scales = vec![1.0; experts * out.div_ceil(PANEL_ROWS) * PANEL_ROWS];
         let mut packed = Packed { dtype, experts, out, cols, panel_bytes, scales, data };
         let mut first_row = 0;
         for part in 0..source.part_count() {
@@ -65,12 +66,9 @@ impl Packed {
             if rows * row_bytes != stored.len() || first_row + rows > experts * out {
                 return Err(problem("whose stored bytes are of another size"));
             }
-            let scale = part_scale(source, part).map_err(problem)?;
-            for expert in first_row / out..(first_row + rows).div_ceil(out) {
-                if first_row > expert * out && packed.scales[expert] != scale {
-                    return Err(problem("whose parts have different scales"));
-                }
-                packed.scales[expert] = scale;
+            for row in 0..rows {
+                let lane = packed.lane(first_row + row);
+                packed.scales[lane] = row_scale(source, part, row).map_err(problem)?;
             }
             packed.pack_rows(team, first_row, rows, row_bytes, &stored);
             first_row += rows;
@@ -80,7 +78,22 @@ impl Packed {
         if first_row != experts * out {
             return Err(problem("of which rows are missing"));
         }
+        packed.join_scales();
         Ok(packed)
+    }
+
+    /// The place of a row's factor among the lanes of all panels.
+    fn lane(&self, row: usize) -> usize {
+        row / self.out * self.panels() * PANEL_ROWS + row % self.out
+    }
+
+    /// Keeps one factor per matrix where its rows have the same.
+    fn join_scales(&mut self) {
+        let (out, lanes) = (self.out, self.panels() * PANEL_ROWS);
+        let rows = |matrix: &[f32]| matrix[..out].iter().all(|scale| *scale == matrix[0]);
+        if self.scales.chunks_exact(lanes).all(rows) {
+            self.scales = self.scales.iter().copied().step_by(lanes).collect();
+        }
     }
 
     /// Packs consecutive rows, panel by panel.
@@ -135,10 +148,14 @@ impl Packed {
         self.cols
     }
 
-    /// Factor on every product of a matrix.
+    /// Factors on the products of a panel.
     #[inline(always)]
-    pub fn scale(&self, expert: usize) -> f32 {
-        self.scales[expert]
+    pub fn scale<S: Simd>(&self, expert: usize, panel: usize) -> S::F {
+        if self.scales.len() == self.experts {
+            return S::splat(self.scales[expert]);
+        }
+        let lanes = self.scales.as_chunks::<PANEL_ROWS>().0;
+        S::load(&lanes[expert * self.panels() + panel])
     }
 
     /// Panels of a matrix.
@@ -153,7 +170,7 @@ impl Packed {
 
     /// Bytes of the whole weight.
     pub fn bytes(&self) -> usize {
-        self.data.len()
+        self.data.len() + 4 * self.scales.len()
     }
 
     /// One panel of one matrix.

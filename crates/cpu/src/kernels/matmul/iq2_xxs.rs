@@ -1,0 +1,155 @@
+//! `iq2_xxs` weights: `± d·(2·scale + 1)/8·coordinate`, eight coordinates to a point of a table of 256.
+//!
+//! Panel: per tile 64 bytes of points and 64 of signs, lane r of each holding its row's four groups of eight
+//! columns, then f16 d `[super-block][16 rows]`; 66 bytes per row and 256 columns, as stored. Of a byte of
+//! signs seven bits are signs (the eighth makes their number even) and the last is a bit of the scale.
+//!
+//! A shift of points or signs shows the same column of all four groups, so dot step s takes columns s,
+//! s + 8, s + 16 and s + 24, and the activations' codes are put into that order first. The looked-up points
+//! are never stored: the file's two bits are why one takes this type.
+#![allow(unsafe_code)]
+
+use mambo_tensor::{DType, IQ2_XXS_POINTS};
+
+use super::format::{Format, each_row};
+use super::quant::{Q8Row, TILE, each_block, fetch_ahead, load, split};
+use crate::shared::View;
+use crate::simd::Simd;
+
+pub(crate) struct Iq2Xxs;
+
+const BLOCK_BYTES: usize = 66;
+/// Tiles of a super-block.
+const TILES: usize = 8;
+const ZERO: i32 = 43;
+/// What a coordinate (two bits) and its sign (the third) stand for, [`ZERO`] added; no point has a 3.
+const STEPS: [u8; 16] = [51, 68, 86, 43, 35, 18, 0, 43, 43, 43, 43, 43, 43, 43, 43, 43];
+/// The eighth sign of the nibbles of the other seven.
+const ODD: [u8; 16] = [0, 128, 128, 0, 128, 0, 0, 128, 128, 0, 0, 128, 0, 128, 128, 0];
+/// The bits of a scale by the group they are kept in, as a word of bytes.
+const SCALE_BITS: i32 = i32::from_ne_bytes([1, 2, 4, 8]);
+
+/// The planes of a panel.
+struct Panel<'a> {
+    tiles: &'a [[u8; 128]],
+    supers: &'a [[u8; 32]],
+}
+
+impl<'a> Panel<'a> {
+    #[inline(always)]
+    fn new(panel: &'a [u8], tiles: usize) -> Self {
+        let (tiles, supers) = panel.split_at(tiles * 128);
+        Panel { tiles: tiles.as_chunks().0, supers: supers.as_chunks().0 }
+    }
+}
+
+/// Codes from coordinates in the lowest two bits and signs in the third. A function and not a closure:
+/// closures that are used often are not inlined, and then every instruction is a call.
+#[inline(always)]
+fn step<S: Simd>(coordinates: S::B, signs: S::B) -> S::B {
+    let index = S::bor(S::band(coordinates, S::bsplat(3)), S::band(signs, S::bsplat(4)));
+    S::blook_up(&STEPS, index)
+}
+
+/// Column s of every group of a tile: the codes of step s, and the scale's share of the tile.
+#[inline(always)]
+fn codes<S: Simd>(tile: &[u8; 128]) -> ([S::B; 8], S::F) {
+    let (points, kept) = (load::<S>(tile, 0), load::<S>(tile, 1));
+    let scale = S::dot(S::isplat(0), S::band(S::bshr::<7>(kept), S::bsplat(1)), SCALE_BITS);
+    let (nibble, seven) = (S::bsplat(15), S::band(kept, S::bsplat(127)));
+    let low = S::blook_up(&ODD, S::band(seven, nibble));
+    let high = S::blook_up(&ODD, S::band(S::bshr::<4>(seven), nibble));
+    let signs = S::bor(seven, S::bxor(low, high));
+    let (first, last) = S::blook_up_wide(&IQ2_XXS_POINTS, points);
+    let codes = [
+        step::<S>(first, S::bshl::<2>(signs)),
+        step::<S>(S::bshr::<2>(first), S::bshl::<1>(signs)),
+        step::<S>(S::bshr::<4>(first), signs),
+        step::<S>(S::bshr::<6>(first), S::bshr::<1>(signs)),
+        step::<S>(last, S::bshr::<2>(signs)),
+        step::<S>(S::bshr::<2>(last), S::bshr::<3>(signs)),
+        step::<S>(S::bshr::<4>(last), S::bshr::<4>(signs)),
+        step::<S>(S::bshr::<6>(last), S::bshr::<5>(signs)),
+    ];
+    // Both are exact: the scale is a whole number of four bits.
+    (codes, S::fma(S::to_float(scale), S::splat(0.25), S::splat(0.125)))
+}
+
+/// The signs of a sub-block of eight stored bytes, with a bit of the scale above those of each group.
+fn signs_and_scale(stored: &[u8]) -> [u8; 4] {
+    let packed = u32::from_le_bytes([stored[4], stored[5], stored[6], stored[7]]);
+    std::array::from_fn(|g| (packed >> (7 * g)) as u8 & 127 | ((packed >> (28 + g)) as u8 & 1) << 7)
+}
+
+impl Format for Iq2Xxs {
+    type Row<'a> = Q8Row<'a>;
+
+    /// Where the sum starts, then the tile's codes in the order of the steps.
+    const PREPARED: usize = 9;
+
+    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
+        (cols / TILE * 128 + cols / (TILES * TILE) * 32).next_multiple_of(64)
+    }
+
+    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+        let (tiles, supers) = panel.split_at_mut(cols / TILE * 128);
+        each_block::<BLOCK_BYTES>(rows, first_lane, |i, lane, block| {
+            supers[i * 32 + 2 * lane..][..2].copy_from_slice(&block[..2]);
+            for (j, stored) in block[2..].chunks_exact(8).enumerate() {
+                let tile = &mut tiles[(i * TILES + j) * 128..][..128];
+                tile[4 * lane..][..4].copy_from_slice(&stored[..4]);
+                tile[64 + 4 * lane..][..4].copy_from_slice(&signs_and_scale(stored));
+            }
+        });
+    }
+
+    #[inline(always)]
+    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
+        let (codes, _, sums) = split(x.q8_row(row), x.cols());
+        let tiles = prepared.as_chunks_mut::<{ Self::PREPARED }>().0.iter_mut();
+        for ((out, codes), sum) in tiles.zip(codes).zip(sums) {
+            out[0] = -ZERO * sum;
+            let bytes = codes.map(i32::to_ne_bytes);
+            for s in 0..8 {
+                out[1 + s] = i32::from_ne_bytes(std::array::from_fn(|g| bytes[2 * g + s / 4][s % 4]));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
+        Q8Row::new(x, row, prepared, Self::PREPARED)
+    }
+
+    #[inline(always)]
+    fn product<S: Simd, const R: usize, const N: usize>(
+        panels: [&[u8]; N],
+        cols: usize,
+        x: &[Q8Row; R],
+    ) -> [[S::F; R]; N] {
+        let tiles = cols / TILE;
+        assert!(x.iter().all(|x| x.tiles() == tiles));
+        let panels = panels.map(|panel| Panel::new(panel, tiles));
+        let mut acc = [[S::zero(); R]; N];
+        for t in 0..tiles {
+            each_row!(N, p, {
+                fetch_ahead::<S, R>(&panels[p].tiles[t]);
+                let (codes, share) = codes::<S>(&panels[p].tiles[t]);
+                let scale = S::mul(S::load_f16(&panels[p].supers[t / TILES]), share);
+                each_row!(R, r, {
+                    let first = Self::PREPARED * t;
+                    // SAFETY: every row has `tiles` tiles, with nine prepared words each.
+                    let mut sum = S::isplat(unsafe { x[r].prepared(first) });
+                    for s in 0..8 {
+                        // SAFETY: as above.
+                        sum = S::dot(sum, codes[s], unsafe { x[r].prepared(first + 1 + s) });
+                    }
+                    // SAFETY: as above.
+                    let scale_x = unsafe { x[r].scale(t) };
+                    acc[p][r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[p][r]);
+                });
+            });
+        }
+        acc
+    }
+}
