@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::args::{KvType, ModelArgs};
+use crate::args::{CacheArgs, ModelArgs};
 use crate::model::{EngineUse, Model};
 use crate::progress::CountBar;
 use crate::quality::{Divergence, Likelihood, Windows, log_softmax, score_window, svg_curve};
@@ -25,7 +25,7 @@ pub struct EvalArgs {
 pub enum Measure {
     /// Perplexity of a text
     Ppl(PplArgs),
-    /// KL divergence from a base model, or from the same model with its caches in f32
+    /// KL divergence from a base model, or from the same model with its caches and states in f32
     Kld(KldArgs),
 }
 
@@ -63,7 +63,7 @@ pub struct KldArgs {
     /// The text.
     #[command(flatten)]
     pub text: TextArgs,
-    /// The model to compare with; the same model with f32 caches if left out
+    /// The model to compare with, the same if left out; its caches and states are f32 whatever the flags say
     #[arg(long, value_name = "MODEL")]
     pub base: Option<String>,
     /// Write a picture of the divergence
@@ -121,11 +121,8 @@ fn perplexity(args: &PplArgs) -> Result<()> {
 
 fn divergence(args: &KldArgs) -> Result<()> {
     let model = Model::open(&args.model)?;
-    let mut base_args = ModelArgs { model: args.base.clone(), ..args.model.clone() };
-    if args.base.is_none() {
-        base_args.model = args.model.model.clone();
-        base_args.kv_type = KvType::F32;
-    }
+    let base_model = args.base.clone().or_else(|| args.model.model.clone());
+    let base_args = ModelArgs { model: base_model, cache: CacheArgs::EXACT, ..args.model.clone() };
     let base = Model::open(&base_args)?;
     let windows = read_windows(&args.text, &model)?;
     check_same_tokens(&model, &base, &args.text)?;
@@ -156,14 +153,18 @@ fn divergence(args: &KldArgs) -> Result<()> {
         let mut report = divergence.to_json();
         report["model"] = json!(model.name());
         report["base"] = json!(base.name());
+        report["kv_type"] = json!(engine.config().kv_types.to_string());
+        report["state_type"] = json!(engine.config().state_elem.name());
         report["perplexity"] = likelihood.to_json();
         report["base_perplexity"] = base_likelihood.to_json();
         put_json(&report)?;
         return Ok(());
     }
     let mut text = format!(
-        "KL divergence of {} from {}, over {} tokens\n",
+        "KL divergence of {} with keys and values {} and states {} from {} in f32, over {} tokens\n",
         model.name(),
+        engine.config().kv_types,
+        engine.config().state_elem.name(),
         base.name(),
         windows.predicted()
     );
