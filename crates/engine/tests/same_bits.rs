@@ -8,7 +8,7 @@ use std::sync::Arc;
 use loaded::{On, Setup, load};
 use mambo_cpu::Isa;
 use mambo_engine::{Choice, Engine, Event, Request, SamplingParams, SequenceId, Snapshot};
-use mambo_kernel::{KvElem, KvTypes, Rollback, StateElem};
+use mambo_kernel::{KvElem, KvScale, KvTypes, Rollback, StateElem};
 use proptest::prelude::*;
 
 const VOCAB: u32 = 90;
@@ -185,22 +185,25 @@ fn every_cache_type_keeps_the_bits() {
     }
 }
 
-/// The checkpoint's scales reach its caches: without them its keys and values round differently.
+/// Scales of keys and values reach caches of 8-bit floats, and no others. Those of the checkpoint are 1.
 #[test]
-fn scales_of_the_checkpoint_are_used_for_8_bit_floats() {
+fn scales_are_used_for_8_bit_floats_alone() {
     let prompt: Vec<u32> = (0..40).map(|i| i * 11 % VOCAB).collect();
     let folder = loaded::quantized_folder("modelopt-mixed");
-    let run = |on: On, elem: KvElem, scaled: bool| {
+    let run = |on: On, elem: KvElem, scales: Option<KvScale>| {
         let setup = Setup { kv_types: KvTypes::both(elem), ..Default::default() };
-        let mut engine = loaded::load_scaled(&folder, on, setup, scaled);
+        let mut engine = loaded::load_scaled(&folder, on, setup, scales.map(|scale| vec![scale]));
         let id = engine.submit(request(&prompt, 8)).expect("fits");
         finish(&mut engine, &[id]).choices.remove(0)
     };
-    let scaled = run(on(), KvElem::F8, true);
-    assert_ne!(scaled, run(on(), KvElem::F8, false));
-    assert_eq!(run(on(), KvElem::Q8, true), run(on(), KvElem::Q8, false), "other types have no use for them");
-    let first = |choices: &[Choice]| choices[0].token;
-    assert_eq!(first(&scaled), first(&run(On::Reference, KvElem::F8, true)));
+    let (own, odd) = (None, Some(KvScale { k: 0.013, v: 0.21 }));
+    assert_eq!(run(on(), KvElem::F8, own), run(on(), KvElem::F8, Some(KvScale::default())));
+    assert_eq!(run(on(), KvElem::Q8, own), run(on(), KvElem::Q8, odd));
+    let scaled = run(on(), KvElem::F8, odd);
+    assert_ne!(scaled, run(on(), KvElem::F8, own));
+    assert_ne!(scaled, run(on(), KvElem::F8, Some(KvScale { v: 1.0, ..odd.unwrap() })));
+    assert_ne!(scaled, run(on(), KvElem::F8, Some(KvScale { k: 1.0, ..odd.unwrap() })));
+    assert_eq!(scaled[0].token, run(On::Reference, KvElem::F8, odd)[0].token);
 }
 
 #[test]

@@ -53,8 +53,8 @@ impl On {
     }
 }
 
-/// Weights, and whether their scales for keys and values are handed on.
-struct Bound<'c>(WeightTable<'c>, bool);
+/// Weights, and what stands in for their scales for keys and values.
+struct Bound<'c>(WeightTable<'c>, Option<Vec<KvScale>>);
 
 impl Weights for Bound<'_> {
     fn weight(&self, name: &str) -> Option<&dyn WeightSource> {
@@ -62,7 +62,7 @@ impl Weights for Bound<'_> {
     }
 
     fn kv_scales(&self) -> &[KvScale] {
-        if self.1 { self.0.kv_scales() } else { &[] }
+        self.1.as_deref().unwrap_or(self.0.kv_scales())
     }
 }
 
@@ -100,14 +100,14 @@ pub fn load(case: &str, on: On, setup: Setup) -> Engine {
 
 /// Loads the checkpoint in a folder.
 pub fn load_folder(folder: &Path, on: On, setup: Setup) -> Engine {
-    load_scaled(folder, on, setup, true)
+    load_scaled(folder, on, setup, None)
 }
 
-/// The same, with or without the checkpoint's scales for keys and values.
-pub fn load_scaled(folder: &Path, on: On, setup: Setup, scaled: bool) -> Engine {
+/// The same, perhaps with other scales for keys and values than the checkpoint's.
+pub fn load_scaled(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvScale>>) -> Engine {
     let checkpoint = Checkpoint::open(folder).expect("golden checkpoints open");
     let spec = describe(&checkpoint).expect("golden checkpoints are described");
-    let weights = Bound(bind(&checkpoint, &spec).expect("golden checkpoints bind"), scaled);
+    let weights = Bound(bind(&checkpoint, &spec).expect("golden checkpoints bind"), scales);
     let trunk = spec.trunk_graph(BuildOptions::default()).expect("a graph");
     let with_hidden = spec.trunk_graph(BuildOptions { hidden: true }).expect("a graph");
     let head = spec.mtp.map(|_| spec.mtp_graph().expect("a graph"));
