@@ -55,7 +55,8 @@ pub fn measure(args: &ModelArgs, prefill: bool, tokens: usize) -> Result<Analysi
         wanted: sequences,
         segments: sequences,
         depth: if prefill { 0 } else { DECODE_STEPS / 2 },
-        kv_elem: engine.config().kv_elem,
+        kv_types: engine.config().kv_types,
+        state_elem: engine.config().state_elem,
         weight_bytes: &|name| weights.0.get(name).map_or(0, |w| w.stored_bytes()),
     };
     let costs = program_cost(engine.backend().program(program), &context);

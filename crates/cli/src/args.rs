@@ -1,10 +1,11 @@
 //! The command line: names, flags and help. Says what can be asked, does nothing.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use mambo_engine::SamplingParams;
-use mambo_kernel::KvElem;
+use mambo_kernel::{KvElem, KvTypes, StateElem};
 
 use crate::commands::bench::BenchArgs;
 use crate::commands::chat::ChatArgs;
@@ -79,9 +80,9 @@ pub struct ModelArgs {
     /// Threads to use; all cores if left out
     #[arg(short, long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Element type of cached keys and values: f32, f16, or auto for f32 with f32 weights and f16 otherwise
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvType::Auto, hide_possible_values = true)]
-    pub kv_type: KvType,
+    /// How a sequence's memory is stored.
+    #[command(flatten)]
+    pub cache: CacheArgs,
     /// Most prompt tokens of one step
     #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_CHUNK)]
     pub chunk: usize,
@@ -105,26 +106,53 @@ impl NameArgs {
     }
 }
 
-/// Element type of cached keys and values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum KvType {
-    /// f32 where the weights are f32, else f16
-    #[default]
-    Auto,
-    /// 32-bit floats
-    F32,
-    /// 16-bit floats
-    F16,
+/// Element types of what a sequence remembers.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct CacheArgs {
+    /// Type of cached keys and values: f32, f16, bf16, q8 (8-bit integers), f8 (8-bit floats, with the
+    /// checkpoint's scales), two of them as KEYS/VALUES such as q8/f16, or auto for f32 with f32 weights and
+    /// f16 otherwise
+    #[arg(long, value_name = "TYPE", default_value = "auto")]
+    pub kv_type: KvType,
+    /// Type of recurrent states: f32, f16 (rounded stochastically) or bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub state_type: StateElem,
 }
 
-impl KvType {
-    /// The type for a model whose embedding is stored like this.
-    pub fn resolve(self, weights_are_f32: bool) -> KvElem {
-        match self {
-            KvType::F32 => KvElem::F32,
-            KvType::F16 => KvElem::F16,
-            KvType::Auto if weights_are_f32 => KvElem::F32,
-            KvType::Auto => KvElem::F16,
+impl CacheArgs {
+    /// Nothing is rounded.
+    pub const EXACT: CacheArgs =
+        CacheArgs { kv_type: KvType::Given(KvTypes::both(KvElem::F32)), state_type: StateElem::F32 };
+
+    /// The types of keys and values for a model whose embedding is stored like this.
+    pub fn kv_types(&self, weights_are_f32: bool) -> KvTypes {
+        match self.kv_type {
+            KvType::Given(types) => types,
+            KvType::Auto if weights_are_f32 => KvTypes::both(KvElem::F32),
+            KvType::Auto => KvTypes::both(KvElem::F16),
+        }
+    }
+}
+
+/// Types of cached keys and values, or the usual ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KvType {
+    /// f32 where the weights are f32, else f16.
+    #[default]
+    Auto,
+    /// These.
+    Given(KvTypes),
+}
+
+impl FromStr for KvType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(KvType::Auto),
+            _ => text.parse().map(KvType::Given).map_err(|error: String| {
+                format!("{error}, two of them as KEYS/VALUES such as q8/f16, or auto")
+            }),
         }
     }
 }

@@ -7,7 +7,7 @@ use mambo_checkpoint::{Checkpoint, GgufMetadata, Metadata};
 use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_engine::{Engine, EngineConfig, ModelGraphs, Progress, SamplingParams, Weights};
 use mambo_graph::Graph;
-use mambo_kernel::{Backend, Rollback, WeightSource};
+use mambo_kernel::{Backend, KvScale, Rollback, WeightSource};
 use mambo_model::{BuildOptions, ModelSpec, WeightTable, bind, describe};
 use mambo_tensor::DType;
 use mambo_text::{ChatTemplate, GgufVocabulary, Tokenizer};
@@ -56,6 +56,10 @@ pub struct BoundWeights<'c>(pub WeightTable<'c>);
 impl Weights for BoundWeights<'_> {
     fn weight(&self, name: &str) -> Option<&dyn WeightSource> {
         self.0.get(name).map(|weight| weight as &dyn WeightSource)
+    }
+
+    fn kv_scales(&self) -> &[KvScale] {
+        self.0.kv_scales()
     }
 }
 
@@ -142,7 +146,8 @@ impl Model {
             context_tokens: context,
             // No step is longer than all there can be; a plan for more would only take memory.
             step_tokens: args.chunk.min(context * sequences),
-            kv_elem: args.kv_type.resolve(is_f32),
+            kv_types: args.cache.kv_types(is_f32),
+            state_elem: args.cache.state_type,
             rollback: Rollback::None,
             memory_bytes: machine::available_memory(),
         })

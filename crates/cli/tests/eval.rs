@@ -46,12 +46,31 @@ fn the_builtin_model_is_close_to_its_source() {
 #[test]
 fn a_model_is_no_distance_from_itself_but_its_caches_round() {
     let model = root().join("models/tiny-hybrid");
-    let with = |kv_type: &str| numbers(&["kld", "-m", model.to_str().unwrap(), "--kv-type", kv_type]);
-    let same = with("f32");
-    assert_eq!(same["kld"]["maximum"], 0.0, "{same}");
-    let rounded = with("f16");
-    let mean = rounded["kld"]["mean"].as_f64().unwrap();
-    assert!(mean > 0.0 && mean < 1e-6, "{rounded}");
+    let with = |kv_type: &str, state_type: &str| {
+        let report = numbers(&[
+            "kld",
+            "-m",
+            model.to_str().unwrap(),
+            "--kv-type",
+            kv_type,
+            "--state-type",
+            state_type,
+        ]);
+        assert_eq!((&report["kv_type"], &report["state_type"]), (&kv_type.into(), &state_type.into()));
+        report["kld"]["mean"].as_f64().unwrap()
+    };
+    assert_eq!(with("f32", "f32"), 0.0);
+    // Each is measured alone, and is as far off as its digits say.
+    let limits =
+        [("f16", 1e-6), ("bf16", 1e-4), ("q8", 1e-4), ("q8/f16", 1e-4), ("f16/q8", 1e-4), ("f8", 1e-2)];
+    for (kv_type, limit) in limits {
+        let mean = with(kv_type, "f32");
+        assert!(mean > 0.0 && mean < limit, "{kv_type}: {mean}");
+    }
+    for (state_type, limit) in [("f16", 1e-5), ("bf16", 1e-4)] {
+        let mean = with("f32", state_type);
+        assert!(mean > 0.0 && mean < limit, "{state_type}: {mean}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod program;
 
-use program::{config_alone, fixture, json, refused, works};
+use program::{config_alone, fixture, json, piped, refused, works};
 use serde_json::Value;
 
 fn number(value: &Value) -> u64 {
@@ -65,6 +65,27 @@ fn stored_types_count_where_there_are_weights() {
 }
 
 #[test]
+fn narrow_caches_take_what_they_hold() {
+    let with =
+        |flags: &[&str]| json(&[&["fit", "nano-30b", "--quant", "q4_0"], &MACHINE[..], flags].concat());
+    let (usual, narrow) = (with(&[]), with(&["--kv-type", "q8/f16", "--state-type", "bf16"]));
+    // Six layers of two heads of 128 channels, for which q8 has four scales.
+    assert_eq!(number(&usual["kv_bytes_per_token"]), 6 * 2 * (256 + 256));
+    assert_eq!(number(&narrow["kv_bytes_per_token"]), 6 * 2 * (128 + 4 * 2 + 256));
+    assert_eq!((&narrow["kv_type"], &narrow["state_type"]), (&"q8/f16".into(), &"bf16".into()));
+    let state = |report: &Value| number(&report["state_bytes_per_sequence"]);
+    let inspected = json(&["inspect", "nano-30b", "--kv-type", "q8/f16", "--state-type", "bf16"]);
+    let memory = &inspected["memory"];
+    assert_eq!(memory["kv_bytes_per_token"], narrow["kv_bytes_per_token"]);
+    let both = number(&memory["state_bytes_per_sequence"]) + number(&memory["ring_bytes_per_sequence"]);
+    assert_eq!(both, state(&narrow));
+    // Twenty-three layers of 64 heads of 64 by 128.
+    assert_eq!(state(&usual) - state(&narrow), 23 * 64 * 64 * 128 * 2);
+    let moved = |report: &Value| number(&report["token_bytes"]["state_and_activations"]);
+    assert!(moved(&usual) - moved(&narrow) > state(&usual) - state(&narrow), "states are read and written");
+}
+
+#[test]
 fn the_verdict_is_in_words() {
     let (text, _) = works(&[&["fit", "nano-30b", "--quant", "q4_0"], &MACHINE[..]].concat());
     assert!(text.contains("\nfits: one sequence with the whole trained context of 256K, or "), "{text}");
@@ -79,4 +100,12 @@ fn wrong_flags_are_refused() {
     assert!(refused(&["fit", "nano-30b", "--memory", "0"]).contains("--memory"));
     assert!(refused(&["fit", "nano-30b", "--bandwidth", "0"]).contains("--bandwidth"));
     assert!(refused(&["fit", "no-such-model"]).contains("nano-30b"));
+    for (flag, names) in [("--kv-type", "f32, f16, bf16, q8 or f8"), ("--state-type", "f32, f16 or bf16")] {
+        let output = piped(&["run", "x", flag, "q3"], "");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(2) && error.contains("`q3`") && error.contains(names),
+            "{error}"
+        );
+    }
 }

@@ -1,13 +1,15 @@
 //! KV pages and recurrent slots in memory.
 //!
 //! A layer's pool is `[page][kv_head]` of keys `[channel][position]` and then `[page][kv_head]` of values
-//! `[position][channel]`: with keys turned, a vector holds one channel of sixteen positions, and no sum
+//! `[position][channel]`, each head's scales after its codes: with keys turned, a vector holds one channel of sixteen positions, and no sum
 //! runs across lanes. Snapshots turn them back to the contract's order.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 
-use mambo_kernel::{AttentionDims, BackendError, CacheLayout, KvElem, PAGE_TOKENS, SlotLayout};
+use mambo_kernel::{
+    AttentionDims, BackendError, CacheLayout, KvElem, KvScale, KvTypes, PAGE_TOKENS, SlotLayout,
+};
 
 use crate::check::Marks;
 use crate::memory::Buffer;
@@ -23,17 +25,9 @@ pub(crate) struct Caches {
     /// Where each layer's part of a slot starts, and its layout.
     parts: Vec<(usize, SlotLayout)>,
     slot_len: usize,
+    /// Scales of 8-bit floats, by attention layer.
+    scales: Vec<KvScale>,
     marks: Marks,
-}
-
-/// Bytes of one half (K or V) of one head of a page.
-pub(crate) fn half_bytes(dims: &AttentionDims, elem: KvElem) -> usize {
-    PAGE_TOKENS * dims.head_dim * elem.bytes()
-}
-
-/// Bytes of a layer's page.
-pub(crate) fn page_bytes(dims: &AttentionDims, elem: KvElem) -> usize {
-    2 * dims.kv_heads * half_bytes(dims, elem)
 }
 
 impl Caches {
@@ -43,7 +37,7 @@ impl Caches {
         let mut bases = Vec::new();
         for dims in &layout.kv_layers {
             bases.push(pool_bytes);
-            pool_bytes += (page_bytes(dims, layout.kv_elem) * layout.pages).next_multiple_of(64);
+            pool_bytes += (layout.kv_types.page_bytes(dims) * layout.pages).next_multiple_of(64);
         }
         let mut slot_len = 0;
         let mut parts = Vec::new();
@@ -59,20 +53,14 @@ impl Caches {
             layout: layout.clone(),
             parts,
             slot_len,
+            scales: (0..layout.kv_layers.len()).map(|layer| layout.kv_scale(layer)).collect(),
             marks: Marks::new(layout),
         })
     }
 
     /// Caches of a model that has none.
     pub fn empty() -> Result<Self, BackendError> {
-        Caches::new(&CacheLayout {
-            kv_layers: Vec::new(),
-            kv_elem: KvElem::F32,
-            pages: 0,
-            state_layers: Vec::new(),
-            slots: 0,
-            rollback: mambo_kernel::Rollback::None,
-        })
+        Caches::new(&CacheLayout::default())
     }
 
     /// What they hold, and the marks a step is checked with.
@@ -83,7 +71,8 @@ impl Caches {
     /// Views for the members of a running step.
     pub fn views(&mut self) -> CacheViews<'_> {
         CacheViews {
-            elem: self.layout.kv_elem,
+            types: self.layout.kv_types,
+            scales: &self.scales,
             pool: Shared::new(&mut self.pool),
             bases: &self.bases,
             slots: Shared::new(&mut self.slots),
@@ -112,15 +101,16 @@ impl Caches {
         Ok(())
     }
 
-    /// One page of every layer, keys and values as `[kv_head][position][channel]`.
+    /// One page of every layer in the contract's order.
     pub fn snapshot_page(&self, page: usize) -> Vec<u8> {
-        let elem = self.layout.kv_elem;
+        let types = self.layout.kv_types;
         let mut out = Vec::with_capacity(self.layout.kv_bytes_per_token() * PAGE_TOKENS);
         for (dims, base) in self.layout.kv_layers.iter().zip(&self.bases) {
-            let size = page_bytes(dims, elem);
-            let (keys, values) = self.pool[base + page * size..][..size].split_at(size / 2);
-            for head in keys.chunks_exact(half_bytes(dims, elem)) {
-                turn(head, (dims.head_dim, PAGE_TOKENS), elem.bytes(), &mut out);
+            let size = types.page_bytes(dims);
+            let head = types.k.head_bytes(dims.head_dim);
+            let (keys, values) = self.pool[base + page * size..][..size].split_at(dims.kv_heads * head);
+            for head in keys.chunks_exact(head) {
+                turn_head(head, types.k, dims.head_dim, Order::Positions, &mut out);
             }
             out.extend_from_slice(values);
         }
@@ -129,19 +119,20 @@ impl Caches {
 
     /// Overwrites a page.
     pub fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError> {
-        let elem = self.layout.kv_elem;
+        let types = self.layout.kv_types;
         let want = self.layout.kv_bytes_per_token() * PAGE_TOKENS;
         if bytes.len() != want {
             return Err(BackendError::SnapshotSize { got: bytes.len(), want });
         }
         let mut rest = bytes;
         for (dims, base) in self.layout.kv_layers.iter().zip(&self.bases) {
-            let size = page_bytes(dims, elem);
+            let size = types.page_bytes(dims);
+            let head = types.k.head_bytes(dims.head_dim);
             let (own, after) = rest.split_at(size);
-            let (keys, values) = own.split_at(size / 2);
+            let (keys, values) = own.split_at(dims.kv_heads * head);
             let mut turned = Vec::with_capacity(size);
-            for head in keys.chunks_exact(half_bytes(dims, elem)) {
-                turn(head, (PAGE_TOKENS, dims.head_dim), elem.bytes(), &mut turned);
+            for head in keys.chunks_exact(head) {
+                turn_head(head, types.k, dims.head_dim, Order::Channels, &mut turned);
             }
             turned.extend_from_slice(values);
             self.pool[base + page * size..][..size].copy_from_slice(&turned);
@@ -149,6 +140,26 @@ impl Caches {
         }
         Ok(())
     }
+}
+
+/// What the keys of a head are sorted by first.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    /// As in the contract.
+    Positions,
+    /// As here.
+    Channels,
+}
+
+/// Appends a head's keys in this order, given in the other: codes, then scales.
+fn turn_head(head: &[u8], elem: KvElem, head_dim: usize, order: Order, out: &mut Vec<u8>) {
+    let (codes, scales) = head.split_at(PAGE_TOKENS * head_dim * elem.code_bytes());
+    let shape = |channels: usize| match order {
+        Order::Positions => (channels, PAGE_TOKENS),
+        Order::Channels => (PAGE_TOKENS, channels),
+    };
+    turn(codes, shape(head_dim), elem.code_bytes(), out);
+    turn(scales, shape(elem.scales(head_dim)), 2, out);
 }
 
 /// Appends the transpose of a `rows` by `cols` matrix of elements of `width` bytes.
@@ -162,7 +173,8 @@ fn turn(matrix: &[u8], (rows, cols): (usize, usize), width: usize, out: &mut Vec
 
 /// The caches as members of a running step see them.
 pub(crate) struct CacheViews<'a> {
-    elem: KvElem,
+    types: KvTypes,
+    scales: &'a [KvScale],
     pool: Shared<'a, u8>,
     bases: &'a [usize],
     slots: Shared<'a, f32>,
@@ -171,9 +183,14 @@ pub(crate) struct CacheViews<'a> {
 }
 
 impl<'a> CacheViews<'a> {
-    /// Element type of the pages.
-    pub fn elem(&self) -> KvElem {
-        self.elem
+    /// Element types of the pages.
+    pub fn kv_types(&self) -> KvTypes {
+        self.types
+    }
+
+    /// Scales of an attention layer's 8-bit floats.
+    pub fn kv_scale(&self, layer: usize) -> KvScale {
+        self.scales[layer]
     }
 
     /// Layout of a state layer's part of a slot.
@@ -189,10 +206,13 @@ impl<'a> CacheViews<'a> {
         half: usize,
         head: usize,
     ) -> Range<usize> {
-        let size = half_bytes(dims, self.elem);
-        let start =
-            self.bases[layer] + page * page_bytes(dims, self.elem) + (half * dims.kv_heads + head) * size;
-        start..start + size
+        let start = self.bases[layer] + page * self.types.page_bytes(dims);
+        let keys = self.types.k.head_bytes(dims.head_dim);
+        let (start, size) = match half {
+            0 => (start, keys),
+            _ => (start + dims.kv_heads * keys, self.types.v.head_bytes(dims.head_dim)),
+        };
+        start + head * size..start + (head + 1) * size
     }
 
     /// Keys `[channel][position]` and values `[position][channel]` of one head of a page.
@@ -252,5 +272,33 @@ impl<'a> CacheViews<'a> {
     pub unsafe fn slot_mut(&self, slot: usize, layer: usize, range: Range<usize>) -> &'a mut [f32] {
         // SAFETY: the caller vouches for it.
         unsafe { self.slots.write(self.slot_range(slot, layer, range)) }
+    }
+
+    /// A head's state at the start of the chunk that holds `position`.
+    ///
+    /// # Safety
+    /// No other member writes it now.
+    pub unsafe fn state(&self, slot: usize, layer: usize, position: usize, head: usize) -> &'a [u8] {
+        let layout = self.slot_layout(layer);
+        // SAFETY: the caller vouches for it; a head's words are its own.
+        let words = unsafe { self.slot(slot, layer, layout.state_at(position, head)) };
+        // SAFETY: all of the words' bytes, of which every one is initialised.
+        let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 4) };
+        &bytes[..layout.head_elems() * layout.elem.bytes()]
+    }
+
+    /// The same to write.
+    ///
+    /// # Safety
+    /// No other member, and no other borrow of this one, touches it now.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn state_mut(&self, slot: usize, layer: usize, position: usize, head: usize) -> &'a mut [u8] {
+        let layout = self.slot_layout(layer);
+        // SAFETY: the caller vouches for it; a head's words are its own.
+        let words = unsafe { self.slot_mut(slot, layer, layout.state_at(position, head)) };
+        // SAFETY: all of the words' bytes, taken over from `words`; every bit pattern is a word.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), words.len() * 4) };
+        &mut bytes[..layout.head_elems() * layout.elem.bytes()]
     }
 }

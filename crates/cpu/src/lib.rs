@@ -14,6 +14,7 @@ mod memory;
 mod run;
 mod shared;
 mod simd;
+mod stored;
 mod team;
 mod weights;
 

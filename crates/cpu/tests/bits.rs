@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_kernel::case::{Case, CaseWeight, Rng};
 use mambo_kernel::{
-    Backend, CacheLayout, Call, Elem, Epilogue, KvElem, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase,
-    Place, Program, ProgramId, Rollback, Rows, Segment, Site, SsmDims, StepInputs, ValueType, WeightKey,
-    WeightSource, ops,
+    Backend, CacheLayout, Call, Elem, Epilogue, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase, Place,
+    Program, ProgramId, ReferenceBackend, Rollback, Rows, Segment, Site, SsmDims, StateElem, StepInputs,
+    ValueType, WeightKey, WeightSource, ops,
 };
 use mambo_tensor::DType;
 
@@ -135,21 +135,8 @@ fn run_scaled(case: &Case, isa: Isa, threads: usize, scales: &[f32]) -> Vec<u32>
     let lengths: Vec<usize> =
         case.lengths.iter().map(|&n| if phase == Phase::Decode { 1 } else { n }).collect();
     let tokens: usize = lengths.iter().sum();
-    let ssm = match case.op {
-        Op::SsmConv(d) | Op::SsmScan(d) | Op::SsmStep { dims: d, .. } => vec![d],
-        _ => Vec::new(),
-    };
     let pages = lengths.iter().map(|n| n.div_ceil(PAGE_TOKENS)).max().unwrap();
-    backend
-        .create_caches(&CacheLayout {
-            kv_layers: if let Op::Attention(d) = case.op { vec![d] } else { Vec::new() },
-            kv_elem: case.kv_elem,
-            pages: pages * lengths.len(),
-            state_layers: ssm,
-            slots: lengths.len(),
-            rollback: case.rollback,
-        })
-        .unwrap();
+    backend.create_caches(&case.caches()).unwrap();
     let types: Vec<DType> = case.weights.iter().map(|w| w.dtype).collect();
     let (_, elem) = row(&backend, case.op, phase, &types, case.inputs[0].ty.cols);
     let mut build = Builder::new(&mut backend, phase, tokens);
@@ -302,17 +289,15 @@ fn a_scale_that_is_none_is_an_error() {
 const DIMS: SsmDims = SsmDims { heads: 6, head_dim: 20, state: 12, groups: 3, taps: 4 };
 const TOKENS: usize = 75;
 
-fn mixer_caches(backend: &mut CpuBackend) {
-    backend
-        .create_caches(&CacheLayout {
-            kv_layers: Vec::new(),
-            kv_elem: KvElem::F32,
-            pages: 0,
-            state_layers: vec![DIMS],
-            slots: 2,
-            rollback: Rollback::OneChunk,
-        })
-        .unwrap();
+fn mixer_caches(backend: &mut CpuBackend, state_elem: StateElem) {
+    let layout = CacheLayout {
+        state_layers: vec![DIMS],
+        state_elem,
+        slots: 2,
+        rollback: Rollback::OneChunk,
+        ..Default::default()
+    };
+    backend.create_caches(&layout).unwrap();
 }
 
 fn mixer_weights() -> Vec<CaseWeight> {
@@ -356,65 +341,99 @@ fn step_mixer(backend: &mut CpuBackend, id: ProgramId, slot: u32, position: usiz
 fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
     let width = DIMS.in_proj();
     let x = Rng(3).normals(TOKENS * width, 1.0);
-    for isa in Isa::available() {
+    for (isa, elem) in Isa::available().into_iter().flat_map(|isa| StateElem::ALL.map(|elem| (isa, elem))) {
         let mut backend = backend(isa, 2);
-        mixer_caches(&mut backend);
+        mixer_caches(&mut backend, elem);
         let (parts, fused) = mixer_programs(&mut backend);
         let want = step_mixer(&mut backend, parts, 0, 0, &x);
         let mut got = step_mixer(&mut backend, parts, 1, 0, &x[..9 * width]);
         for t in 9..TOKENS {
             if t == 40 {
                 let snapshot = backend.snapshot_slot(1);
-                mixer_caches(&mut backend);
+                mixer_caches(&mut backend, elem);
                 backend.restore_slot(1, &snapshot).unwrap();
             }
             got.extend(step_mixer(&mut backend, fused, 1, t, &x[t * width..(t + 1) * width]));
         }
-        assert!(got == want, "{isa}: the fused step differs");
+        assert!(got == want, "{isa}, {}: the fused step differs", elem.name());
         // Twenty tokens back and on again: the slot keeps the previous chunk.
         let again = step_mixer(&mut backend, parts, 1, TOKENS - 20, &x[(TOKENS - 20) * width..]);
-        assert!(again == want[(TOKENS - 20) * DIMS.inner()..], "{isa}: rolling back differs");
+        assert!(
+            again == want[(TOKENS - 20) * DIMS.inner()..],
+            "{isa}, {}: rolling back differs",
+            elem.name()
+        );
     }
 }
 
-#[test]
-fn pages_can_be_moved() {
-    let case = ops::cases(OpKind::Attention).into_iter().find(|c| c.kv_elem == KvElem::F16).unwrap();
-    let Op::Attention(dims) = case.op else { unreachable!() };
-    let layout = CacheLayout {
-        kv_layers: vec![dims],
-        kv_elem: KvElem::F16,
-        pages: 4,
-        state_layers: Vec::new(),
-        slots: 1,
-        rollback: Rollback::None,
-    };
+/// Runs rows of `[q | k | v]` from a position on, in pages that first get these bytes; outputs and pages after.
+fn attend(
+    backend: &mut dyn Backend,
+    case: &Case,
+    (rows, position): (&[f32], u32),
+    pages: &[u32],
+    restore: &[Vec<u8>],
+) -> (Vec<f32>, Vec<Vec<u8>>) {
+    let Op::Attention(dims) = case.op else { unreachable!("a case of attention") };
     let (q, kv) = (dims.q_heads * dims.head_dim, dims.kv_heads * dims.head_dim);
-    let x = Rng(4).normals(50 * (q + 2 * kv), 1.0);
     let stride = (q + 2 * kv) * 4;
     let part = |start: usize, cols: usize| hidden(start * 4, ValueType::f32(Rows::TOKENS, cols), stride);
-    let make = |rows: &[f32], position: u32, pages: &[u32], restore: &[Vec<u8>]| {
-        let mut backend = backend(Isa::detect(), 2);
-        backend.create_caches(&layout).unwrap();
-        for (page, bytes) in pages.iter().zip(restore) {
-            backend.restore_page(*page as usize, bytes).unwrap();
-        }
-        let mut build = Builder::new(&mut backend, Phase::Prefill, 50);
-        let out = build.call(case.op, &[part(0, q), part(q, kv), part(q + kv, kv)], &[], Some(0));
-        let id = build.finish(&out);
-        let count = rows.len() * 4 / stride;
-        let ids = vec![0; count];
-        let segments = [Segment { slot: 0, first_row: 0, rows: count as u32, position, first_page: 0 }];
-        let step = StepInputs { token_ids: &ids, segments: &segments, pages, wanted: &[], hidden: rows };
-        backend.run(id, &step).unwrap();
-        let mut out = Vec::new();
-        backend.read_output(id, 0, 0..count, &mut out);
-        (out, pages.iter().map(|&p| backend.snapshot_page(p as usize)).collect::<Vec<_>>())
+    backend.create_caches(&CacheLayout { pages: 4, ..case.caches() }).unwrap();
+    for (page, bytes) in pages.iter().zip(restore) {
+        backend.restore_page(*page as usize, bytes).unwrap();
+    }
+    let count = rows.len() * 4 / stride;
+    let kernel = backend.kernels().iter().position(|k| k.op == OpKind::Attention).unwrap();
+    let ty = ValueType::f32(Rows::TOKENS, q);
+    let output = Operand { place: Place::Arena(0), ..hidden(0, ty, q * 4) };
+    let call = Call {
+        op: case.op,
+        kernel,
+        label: "attend".into(),
+        inputs: vec![part(0, q), part(q, kv), part(q + kv, kv)],
+        outputs: vec![output],
+        weights: Vec::new(),
+        cache: Some(0),
     };
-    let (want, _) = make(&x, 0, &[2, 0], &[]);
-    let (_, snapshot) = make(&x[..40 * stride / 4], 0, &[1, 3], &[]);
-    let (got, _) = make(&x[40 * stride / 4..], 40, &[3, 2], &snapshot);
-    assert_eq!(got, want[40 * q..]);
+    let program = Program {
+        name: "attend".into(),
+        phase: Phase::Prefill,
+        max_tokens: count,
+        max_wanted: 0,
+        calls: vec![call],
+        weights: Vec::new(),
+        outputs: vec![Output { name: "y".into(), operand: output }],
+        arena_bytes: count * q * 4,
+        unpooled_bytes: 0,
+    };
+    let id = backend.compile(program).unwrap();
+    let ids = vec![0; count];
+    let segments = [Segment { slot: 0, first_row: 0, rows: count as u32, position, first_page: 0 }];
+    let step = StepInputs { token_ids: &ids, segments: &segments, pages, wanted: &[], hidden: rows };
+    backend.run(id, &step).unwrap();
+    let mut out = Vec::new();
+    backend.read_output(id, 0, 0..count, &mut out);
+    (out, pages.iter().map(|&p| backend.snapshot_page(p as usize)).collect())
+}
+
+#[test]
+fn pages_can_be_moved_and_hold_the_bytes_of_the_contract() {
+    for case in ops::cases(OpKind::Attention) {
+        let Op::Attention(dims) = case.op else { unreachable!() };
+        let width = (dims.q_heads + 2 * dims.kv_heads) * dims.head_dim;
+        let x = Rng(4).normals(50 * width, 1.0);
+        let cpu = || backend(Isa::detect(), 2);
+        let (want, _) = attend(&mut cpu(), &case, (&x, 0), &[2, 0], &[]);
+        let (_, snapshot) = attend(&mut cpu(), &case, (&x[..40 * width], 0), &[1, 3], &[]);
+        let (got, pages) = attend(&mut cpu(), &case, (&x[40 * width..], 40), &[3, 2], &snapshot);
+        assert_eq!(got, want[40 * dims.q_heads * dims.head_dim..], "{}", case.name);
+        // The plain backend stores the same bytes, and goes on from those of this one.
+        let mut reference = ReferenceBackend::new();
+        let (_, other) = attend(&mut reference, &case, (&x[..40 * width], 0), &[1, 3], &[]);
+        assert!(other == snapshot, "{}: other bytes than the reference", case.name);
+        let (_, other) = attend(&mut reference, &case, (&x[40 * width..], 40), &[3, 2], &snapshot);
+        assert!(other == pages, "{}: other bytes after a snapshot", case.name);
+    }
 }
 
 #[test]

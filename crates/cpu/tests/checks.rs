@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_kernel::{
-    AttentionDims, Backend, CacheLayout, Call, Elem, KvElem, Op, OpKind, Operand, Phase, Place, Program,
-    ProgramId, Rollback, Rows, Segment, StepInputs,
+    AttentionDims, Backend, CacheLayout, Call, Elem, Op, OpKind, Operand, Phase, Place, Program, ProgramId,
+    Rows, Segment, StepInputs,
 };
 
 const DIMS: AttentionDims = AttentionDims { q_heads: 2, kv_heads: 1, head_dim: 16 };
@@ -18,14 +18,7 @@ fn operand(place: Place, cols: usize) -> Operand {
 /// Attention whose queries, keys and values are the hidden rows; `change` breaks the program.
 fn compile(change: impl FnOnce(&mut Program)) -> (CpuBackend, ProgramId) {
     let mut backend = CpuBackend::new(CpuOptions { threads: 1, isa: None }).unwrap();
-    let layout = CacheLayout {
-        kv_layers: vec![DIMS],
-        kv_elem: KvElem::F32,
-        pages: 4,
-        state_layers: Vec::new(),
-        slots: 2,
-        rollback: Rollback::None,
-    };
+    let layout = CacheLayout { kv_layers: vec![DIMS], pages: 4, slots: 2, ..Default::default() };
     backend.create_caches(&layout).unwrap();
     let kernel = backend.kernels().iter().position(|row| row.op == OpKind::Attention).unwrap();
     let mut program = Program {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mambo_kernel::{Backend, PAGE_TOKENS, ProgramId};
+use mambo_kernel::{Backend, KvTypes, PAGE_TOKENS, ProgramId, StateElem};
 
 use crate::batch::Batch;
 use crate::cache::{KvPages, StateSlots};
@@ -280,6 +280,8 @@ impl Engine {
         Snapshot {
             tokens: (0..position).map(|p| sequence.token(p)).collect(),
             furthest: sequence.slot.furthest(),
+            kv_types: self.config.kv_types,
+            state_elem: self.config.state_elem,
             slot: self.backend.snapshot_slot(sequence.slot.index() as usize),
             pages: pages.iter().map(|&page| self.backend.snapshot_page(page as usize)).collect(),
         }
@@ -289,6 +291,14 @@ impl Engine {
     fn restore(&mut self, sequence: &mut Sequence, snapshot: &Snapshot) -> Result<(), EngineError> {
         if !snapshot.begins(&sequence.request.prompt) {
             return Ok(());
+        }
+        let (held, own) =
+            ((snapshot.kv_types, snapshot.state_elem), (self.config.kv_types, self.config.state_elem));
+        if held != own {
+            let text = |(kv, state): (KvTypes, StateElem)| {
+                format!("keys and values in {kv} and states in {}", state.name())
+            };
+            return Err(EngineError::SnapshotTypes { got: text(held), want: text(own) });
         }
         self.backend.restore_slot(sequence.slot.index() as usize, &snapshot.slot)?;
         for (&page, bytes) in sequence.pages.pages().iter().zip(&snapshot.pages) {

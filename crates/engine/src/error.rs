@@ -78,6 +78,14 @@ pub enum EngineError {
         /// Tokens to take back.
         tokens: usize,
     },
+    /// A snapshot of an engine with other cache types.
+    #[error("the snapshot holds {got}, but this engine caches {want}; load it with the snapshot's types")]
+    SnapshotTypes {
+        /// What the snapshot holds.
+        got: String,
+        /// What the engine needs.
+        want: String,
+    },
     /// Nothing is free for a text to be scored.
     #[error(
         "{free_slots} sequences and {free_pages} cache pages are free, which is too few; load the engine for more"

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use mambo_graph::Graph;
 use mambo_graph::passes::{PassContext, PassReport, run_passes};
-use mambo_kernel::{Backend, KvElem, Phase, Program, ProgramId, Rollback, WeightSource};
+use mambo_kernel::{
+    Backend, CacheLayout, KvScale, KvTypes, Phase, Program, ProgramId, Rollback, StateElem, WeightSource,
+};
 use mambo_plan::{Kernels, LowerOptions, lower};
 use mambo_tensor::DType;
 
@@ -20,8 +22,10 @@ pub struct EngineConfig {
     pub context_tokens: usize,
     /// Most tokens of one step; prompts are cut into chunks of this.
     pub step_tokens: usize,
-    /// Element type of cached keys and values.
-    pub kv_elem: KvElem,
+    /// Element types of cached keys and values.
+    pub kv_types: KvTypes,
+    /// Element type of recurrent states.
+    pub state_elem: StateElem,
     /// How far sequences roll back without a snapshot.
     pub rollback: Rollback,
     /// Memory that may be used, if known.
@@ -48,6 +52,8 @@ pub struct ModelGraphs<'a> {
 pub trait Weights {
     /// The weight, or nothing if the checkpoint does not bind it.
     fn weight(&self, name: &str) -> Option<&dyn WeightSource>;
+    /// Scales for keys and values as 8-bit floats, by attention layer, the MTP head's last.
+    fn kv_scales(&self) -> &[KvScale];
 }
 
 /// How far loading has got, in bytes of the checkpoint.
@@ -117,7 +123,7 @@ pub(crate) fn load(
         programs.push(plan(graph, backend, phase, tokens, rows, &weight_type)?);
     }
 
-    let layout = cache_layout(graphs, config);
+    let layout = CacheLayout { kv_scales: weights.kv_scales().to_vec(), ..cache_layout(graphs, config) };
     check_memory(&programs, &layout, weights, config)?;
     load_weights(backend, &programs, weights, progress)?;
     backend.create_caches(&layout)?;

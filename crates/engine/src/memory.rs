@@ -25,14 +25,16 @@ impl MemoryNeed {
     }
 }
 
-/// The caches a model gets under a configuration.
+/// The caches a model gets under a configuration; scales of 8-bit floats come with its weights.
 pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout {
     let full = graphs.mtp.map_or(graphs.trunk, |(_, mtp)| mtp);
     CacheLayout {
         kv_layers: full.kv_layers.clone(),
-        kv_elem: config.kv_elem,
+        kv_types: config.kv_types,
+        kv_scales: Vec::new(),
         pages: config.max_sequences * config.context_tokens.div_ceil(PAGE_TOKENS),
         state_layers: graphs.trunk.state_layers.clone(),
+        state_elem: config.state_elem,
         slots: config.max_sequences,
         rollback: config.rollback,
     }

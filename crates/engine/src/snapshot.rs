@@ -2,6 +2,8 @@
 //!
 //! Either without the other is useless for a hybrid model, so they are never apart.
 
+use mambo_kernel::{KvTypes, StateElem};
+
 /// What a sequence remembers after its first `tokens`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
@@ -9,6 +11,10 @@ pub struct Snapshot {
     pub(crate) tokens: Vec<u32>,
     /// The furthest position the slot had run when it was copied.
     pub(crate) furthest: usize,
+    /// What the bytes of the pages are; types of one size differ in nothing else.
+    pub(crate) kv_types: KvTypes,
+    /// What the states in the slot are.
+    pub(crate) state_elem: StateElem,
     /// The recurrent slot.
     pub(crate) slot: Vec<f32>,
     /// The KV pages that hold those tokens.

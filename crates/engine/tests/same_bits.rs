@@ -8,7 +8,7 @@ use std::sync::Arc;
 use loaded::{On, Setup, load};
 use mambo_cpu::Isa;
 use mambo_engine::{Choice, Engine, Event, Request, SamplingParams, SequenceId, Snapshot};
-use mambo_kernel::{KvElem, Rollback};
+use mambo_kernel::{KvElem, KvScale, KvTypes, Rollback, StateElem};
 use proptest::prelude::*;
 
 const VOCAB: u32 = 90;
@@ -73,24 +73,32 @@ fn cases() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec!["moe", "odd", "latent", "dense", "router-groups"])
 }
 
+fn kv_types() -> impl Strategy<Value = KvTypes> {
+    let elem = || prop::sample::select(KvElem::ALL.to_vec());
+    (elem(), elem()).prop_map(|(k, v)| KvTypes { k, v })
+}
+
+fn state_elems() -> impl Strategy<Value = StateElem> {
+    prop::sample::select(StateElem::ALL.to_vec())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn batched_and_chunked_equal_alone(case in cases(), prompts in prompts(), step_tokens in 1usize..70, half in any::<bool>()) {
-        let kv_elem = if half { KvElem::F16 } else { KvElem::F32 };
-        let single = Setup { sequences: 1, kv_elem, ..Default::default() };
+    fn batched_and_chunked_equal_alone(case in cases(), prompts in prompts(), step_tokens in 1usize..70, kv_types in kv_types(), state_elem in state_elems()) {
+        let single = Setup { sequences: 1, kv_types, state_elem, ..Default::default() };
         let want: Vec<_> = prompts.iter().map(|p| alone(case, on(), single, p, 40)).collect();
         // Fewer places than prompts: some wait, and slots and pages are used again.
-        let mut engine = load(case, on(), Setup { sequences: 3, step_tokens, kv_elem, ..Default::default() });
+        let mut engine = load(case, on(), Setup { sequences: 3, step_tokens, ..single });
         let ids: Vec<_> = prompts.iter().map(|p| engine.submit(request(p, 40)).expect("fits")).collect();
         prop_assert_eq!(finish(&mut engine, &ids).choices, want);
     }
 
     #[test]
-    fn resumed_equals_whole(case in cases(), prompt in prop::collection::vec(0..VOCAB, 2..150), cut in any::<prop::sample::Index>(), depth in any::<bool>()) {
+    fn resumed_equals_whole(case in cases(), prompt in prop::collection::vec(0..VOCAB, 2..150), cut in any::<prop::sample::Index>(), depth in any::<bool>(), kv_types in kv_types(), state_elem in state_elems()) {
         let rollback = if depth { Rollback::OneChunk } else { Rollback::None };
-        let setup = Setup { rollback, ..Default::default() };
+        let setup = Setup { rollback, kv_types, state_elem, ..Default::default() };
         let want = alone(case, on(), setup, &prompt, 40);
         let cut = 1 + cut.index(prompt.len() - 1);
         let mut first = load(case, on(), setup);
@@ -112,8 +120,8 @@ proptest! {
     }
 
     #[test]
-    fn rolled_back_equals_straight(case in cases(), prompt in prop::collection::vec(0..VOCAB, 1..60), moves in prop::collection::vec((1usize..40, 1usize..34), 1..4)) {
-        let setup = Setup { rollback: Rollback::OneChunk, ..Default::default() };
+    fn rolled_back_equals_straight(case in cases(), prompt in prop::collection::vec(0..VOCAB, 1..60), moves in prop::collection::vec((1usize..40, 1usize..34), 1..4), kv_types in kv_types(), state_elem in state_elems()) {
+        let setup = Setup { rollback: Rollback::OneChunk, kv_types, state_elem, ..Default::default() };
         let want = alone(case, on(), setup, &prompt, 120);
         let mut engine = load(case, on(), setup);
         let id = engine.submit(request(&prompt, 120)).expect("fits");
@@ -153,6 +161,49 @@ fn instruction_sets_and_threads_agree() {
             }
         }
     }
+}
+
+/// Every pair of types at least once, which chance above may not meet: a short prompt cut unevenly and
+/// batched, and on every instruction set.
+#[test]
+fn every_cache_type_keeps_the_bits() {
+    let prompt: Vec<u32> = (0..75).map(|i| i * 11 % VOCAB).collect();
+    let pairs = KvElem::ALL.into_iter().flat_map(|k| KvElem::ALL.map(|v| KvTypes { k, v }));
+    let mut exact = None;
+    for (i, kv_types) in pairs.enumerate() {
+        let state_elem = StateElem::ALL[i % 3];
+        let setup = Setup { kv_types, state_elem, ..Default::default() };
+        let want = alone("moe", On::Cpu(Isa::Portable, 1), setup, &prompt, 12);
+        let exact = exact.get_or_insert_with(|| want.clone());
+        assert_eq!(want == *exact, i == 0, "{kv_types} and {} states change nothing", state_elem.name());
+        for isa in Isa::available() {
+            let mut engine = load("moe", On::Cpu(isa, 2), Setup { step_tokens: 19, ..setup });
+            let ids = [&prompt[..], &prompt[..40]].map(|p| engine.submit(request(p, 12)).expect("fits"));
+            let got = finish(&mut engine, &ids).choices.swap_remove(0);
+            assert_eq!(got, want, "{kv_types} and {} states with {isa:?}", state_elem.name());
+        }
+    }
+}
+
+/// Scales of keys and values reach caches of 8-bit floats, and no others. Those of the checkpoint are 1.
+#[test]
+fn scales_are_used_for_8_bit_floats_alone() {
+    let prompt: Vec<u32> = (0..40).map(|i| i * 11 % VOCAB).collect();
+    let folder = loaded::quantized_folder("modelopt-mixed");
+    let run = |on: On, elem: KvElem, scales: Option<KvScale>| {
+        let setup = Setup { kv_types: KvTypes::both(elem), ..Default::default() };
+        let mut engine = loaded::load_scaled(&folder, on, setup, scales.map(|scale| vec![scale]));
+        let id = engine.submit(request(&prompt, 8)).expect("fits");
+        finish(&mut engine, &[id]).choices.remove(0)
+    };
+    let (own, odd) = (None, Some(KvScale { k: 0.013, v: 0.21 }));
+    assert_eq!(run(on(), KvElem::F8, own), run(on(), KvElem::F8, Some(KvScale::default())));
+    assert_eq!(run(on(), KvElem::Q8, own), run(on(), KvElem::Q8, odd));
+    let scaled = run(on(), KvElem::F8, odd);
+    assert_ne!(scaled, run(on(), KvElem::F8, own));
+    assert_ne!(scaled, run(on(), KvElem::F8, Some(KvScale { v: 1.0, ..odd.unwrap() })));
+    assert_ne!(scaled, run(on(), KvElem::F8, Some(KvScale { k: 1.0, ..odd.unwrap() })));
+    assert_eq!(scaled[0].token, run(On::Reference, KvElem::F8, odd)[0].token);
 }
 
 #[test]
@@ -203,11 +254,18 @@ fn impossible_requests_are_refused() {
         refused(&mut engine, Request { snapshot_at: Some(9), ..request(&[1], 1) }).contains("snapshot_at")
     );
     // A snapshot of other caches is an error, and the place it wanted is free again.
-    let mut other = load("moe", on(), Setup { rollback: Rollback::OneChunk, ..Default::default() });
-    let id = other.submit(Request { snapshot_at: Some(2), ..request(&[1, 2, 3], 1) }).expect("fits");
-    let snapshot = finish(&mut other, &[id]).snapshots.remove(0);
-    engine.submit(Request { resume: Some(snapshot), ..request(&[1, 2, 3], 1) }).expect("is queued");
-    assert!(engine.step().unwrap_err().to_string().contains("snapshot"));
+    let others = [
+        Setup { rollback: Rollback::OneChunk, ..Default::default() },
+        Setup { kv_types: KvTypes::both(KvElem::BF16), ..Default::default() },
+        Setup { state_elem: StateElem::F16, ..Default::default() },
+    ];
+    for setup in others {
+        let mut other = load("moe", on(), setup);
+        let id = other.submit(Request { snapshot_at: Some(2), ..request(&[1, 2, 3], 1) }).expect("fits");
+        let snapshot = finish(&mut other, &[id]).snapshots.remove(0);
+        engine.submit(Request { resume: Some(snapshot), ..request(&[1, 2, 3], 1) }).expect("is queued");
+        assert!(engine.step().unwrap_err().to_string().contains("snapshot"));
+    }
     let id = engine.submit(request(&[1, 2, 3], 2)).expect("fits");
     assert_eq!(finish(&mut engine, &[id]).choices[0].len(), 2);
 }

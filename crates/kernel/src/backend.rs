@@ -156,11 +156,11 @@ pub trait Backend: Send {
         rows: std::ops::Range<usize>,
         into: &mut Vec<f32>,
     );
-    /// The recurrent memory of one slot, in the layout of [`CacheLayout`].
+    /// The recurrent memory of one slot as words, in the layout of [`CacheLayout`].
     fn snapshot_slot(&self, slot: usize) -> Vec<f32>;
     /// Puts a snapshot into a slot.
     fn restore_slot(&mut self, slot: usize, snapshot: &[f32]) -> Result<(), BackendError>;
-    /// One KV page of every layer, as raw bytes in the cache's element type.
+    /// One KV page of every layer, as raw bytes in the cache's element types.
     fn snapshot_page(&self, page: usize) -> Vec<u8>;
     /// Puts a page back.
     fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError>;

@@ -3,7 +3,11 @@
 //! The layouts here are part of the contract: kernels of every backend agree on them, so a snapshot
 //! taken on one backend can be restored on another.
 
+use std::ops::Range;
+
+use crate::cache_elem::{KvScale, KvTypes, StateElem};
 use crate::op::{AttentionDims, SsmDims};
+use crate::rounding::state_seed;
 
 /// Positions per chunk of the scan. A chunk starts at a multiple of this, so that the arithmetic of a
 /// token depends on its position and not on how the prompt was cut.
@@ -12,37 +16,11 @@ pub const SSM_CHUNK: usize = 32;
 /// Positions per KV page; also the key block of attention's online softmax.
 pub const PAGE_TOKENS: usize = 32;
 
-/// Element type of cached keys and values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KvElem {
-    /// 32-bit float: what checkpoints stored in f32 deserve.
-    F32,
-    /// 16-bit float.
-    F16,
-}
-
-impl KvElem {
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
-        match self {
-            KvElem::F32 => 4,
-            KvElem::F16 => 2,
-        }
-    }
-
-    /// The name in flags and printed plans.
-    pub fn name(self) -> &'static str {
-        match self {
-            KvElem::F32 => "f32",
-            KvElem::F16 => "f16",
-        }
-    }
-}
-
 /// How far back a recurrent slot can be rolled without a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Rollback {
     /// Not at all.
+    #[default]
     None,
     /// Up to [`SSM_CHUNK`] tokens: the slot keeps the state and inputs of the previous chunk too.
     OneChunk,
@@ -64,16 +42,20 @@ impl Rollback {
 }
 
 /// Everything the caches of one loaded model hold.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheLayout {
     /// Attention layers, in layer order; an MTP head's attention comes last.
     pub kv_layers: Vec<AttentionDims>,
-    /// Element type of the pages.
-    pub kv_elem: KvElem,
+    /// Element types of the pages.
+    pub kv_types: KvTypes,
+    /// Scales of 8-bit floats by attention layer; 1 where the list ends.
+    pub kv_scales: Vec<KvScale>,
     /// Pages in the pool; every layer has this many.
     pub pages: usize,
     /// Mamba-2 layers, in layer order.
     pub state_layers: Vec<SsmDims>,
+    /// Element type of the states in the slots.
+    pub state_elem: StateElem,
     /// Recurrent slots: sequences that can be resident at once.
     pub slots: usize,
     /// How far slots roll back.
@@ -83,8 +65,7 @@ pub struct CacheLayout {
 impl CacheLayout {
     /// Bytes one position takes over all attention layers.
     pub fn kv_bytes_per_token(&self) -> usize {
-        let elems: usize = self.kv_layers.iter().map(|a| 2 * a.kv_heads * a.head_dim).sum();
-        elems * self.kv_elem.bytes()
+        self.kv_layers.iter().map(|a| self.kv_types.token_bytes(a)).sum()
     }
 
     /// Bytes of the whole page pool.
@@ -92,18 +73,42 @@ impl CacheLayout {
         self.kv_bytes_per_token() * PAGE_TOKENS * self.pages
     }
 
+    /// The scales of an attention layer.
+    pub fn kv_scale(&self, layer: usize) -> KvScale {
+        self.kv_scales.get(layer).copied().unwrap_or_default()
+    }
+
     /// Where things stand in the part of a slot that belongs to one state layer.
     pub fn slot_layout(&self, layer: usize) -> SlotLayout {
-        SlotLayout::new(self.state_layers[layer], self.rollback)
+        SlotLayout::new(self.state_layers[layer], self.rollback, self.state_elem, layer)
     }
 
     /// Bytes of one slot over all state layers.
     pub fn slot_bytes(&self) -> usize {
-        self.state_layers.iter().map(|d| SlotLayout::new(*d, self.rollback).len * 4).sum()
+        (0..self.state_layers.len()).map(|layer| self.slot_layout(layer).len * 4).sum()
+    }
+
+    /// The values that the words of a slot stand for: every layer's states, then its rings.
+    pub fn slot_values(&self, slot: &[f32]) -> Vec<f32> {
+        let mut values = Vec::new();
+        let mut rest = slot;
+        for layer in 0..self.state_layers.len() {
+            let layout = self.slot_layout(layer);
+            let (part, after) = rest.split_at(layout.len);
+            for chunk in 0..layout.chunks {
+                for head in 0..layout.dims.heads {
+                    values.extend(layout.load_state(part, chunk * SSM_CHUNK, head));
+                }
+            }
+            values.extend_from_slice(&part[layout.conv..]);
+            rest = after;
+        }
+        values
     }
 }
 
-/// Layout of one layer's part of a recurrent slot; offsets and sizes count f32 values.
+/// Layout of one layer's part of a recurrent slot; offsets and sizes count words of four bytes, which hold
+/// one f32 or, in states of a narrower type, two elements.
 ///
 /// Positions index the rings (`position mod capacity`), chunks index the states (`chunk mod chunks`).
 /// Nothing needs clearing when a slot is reused: the state of chunk 0 is zero by definition, and so
@@ -112,10 +117,16 @@ impl CacheLayout {
 pub struct SlotLayout {
     /// Sizes of the mixer.
     pub dims: SsmDims,
-    /// States held: the state *at the start* of a chunk, `[heads][state][head_dim]`.
+    /// Index among the state layers, which the random bits of rounding depend on.
+    pub layer: usize,
+    /// Element type of the states.
+    pub elem: StateElem,
+    /// States held: the state *at the start* of a chunk, `[heads]` of `[state][head_dim]`.
     pub chunks: usize,
-    /// Offset of the states; each is `heads·state·head_dim` long.
+    /// Offset of the states.
     pub state: usize,
+    /// Words from one head's state to the next; each starts on a cache line.
+    pub head_stride: usize,
     /// Offset of the ring of raw xBC columns, `[conv_capacity][conv_dim]`.
     pub conv: usize,
     /// Columns in that ring.
@@ -133,27 +144,32 @@ pub struct SlotLayout {
 }
 
 impl SlotLayout {
-    /// The layout for one mixer.
-    pub fn new(dims: SsmDims, rollback: Rollback) -> Self {
+    /// The layout for one mixer, which is state layer `layer`.
+    pub fn new(dims: SsmDims, rollback: Rollback, elem: StateElem, layer: usize) -> Self {
         let chunks = rollback.chunks();
         let ring_capacity = SSM_CHUNK * chunks;
         let conv_capacity = dims.taps - 1 + rollback.tokens();
-        // Sixteen floats are a cache line and a vector: every part starts on one.
+        // Sixteen words are a cache line and a vector: every part starts on one.
+        let line = |words: usize| words.next_multiple_of(16);
         let mut end = 0;
         let mut part = |len: usize| {
             let start = end;
-            end += len.next_multiple_of(16);
+            end += line(len);
             start
         };
-        let state = part(chunks * dims.heads * dims.state * dims.head_dim);
+        let head_stride = line((dims.state * dims.head_dim * elem.bytes()).div_ceil(4));
+        let state = part(chunks * dims.heads * head_stride);
         let conv = part(conv_capacity * dims.conv_dim());
         let ring_x = part(ring_capacity * dims.inner());
         let ring_b = part(ring_capacity * dims.group_state());
         let ring_dt = part(ring_capacity * dims.heads);
         SlotLayout {
             dims,
+            layer,
+            elem,
             chunks,
             state,
+            head_stride,
             conv,
             conv_capacity,
             ring_x,
@@ -164,9 +180,31 @@ impl SlotLayout {
         }
     }
 
-    /// Offset of the state at the start of the chunk that holds `position`.
-    pub fn state_at(&self, position: usize) -> usize {
+    /// Elements of one head's state.
+    pub fn head_elems(&self) -> usize {
+        self.dims.state * self.dims.head_dim
+    }
+
+    /// The words of a head's state at the start of the chunk that holds `position`.
+    pub fn state_at(&self, position: usize, head: usize) -> Range<usize> {
         let chunk = position / SSM_CHUNK % self.chunks;
-        self.state + chunk * self.dims.heads * self.dims.state * self.dims.head_dim
+        let start = self.state + (chunk * self.dims.heads + head) * self.head_stride;
+        start..start + (self.head_elems() * self.elem.bytes()).div_ceil(4)
+    }
+
+    /// Seed of the random bits that round a head's state at the start of the chunk that holds `position`.
+    pub fn state_seed(&self, position: usize, head: usize) -> u32 {
+        state_seed(self.layer, head, position / SSM_CHUNK)
+    }
+
+    /// A head's state at the start of the chunk that holds `position`.
+    pub fn load_state(&self, part: &[f32], position: usize, head: usize) -> Vec<f32> {
+        self.elem.load(&part[self.state_at(position, head)], self.head_elems())
+    }
+
+    /// Rounds and stores a head's state at the start of the chunk that holds `position`.
+    pub fn store_state(&self, part: &mut [f32], position: usize, head: usize, state: &[f32]) {
+        let seed = self.state_seed(position, head);
+        self.elem.store(seed, state, &mut part[self.state_at(position, head)]);
     }
 }

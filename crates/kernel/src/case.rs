@@ -5,7 +5,8 @@
 
 use mambo_tensor::{DType, decode_row, encode_row};
 
-use crate::cache::{KvElem, Rollback};
+use crate::cache::{CacheLayout, PAGE_TOKENS, Rollback};
+use crate::cache_elem::{KvScale, KvTypes, StateElem};
 use crate::op::Op;
 use crate::value::{Rows, ValueType};
 
@@ -111,8 +112,12 @@ pub struct Case {
     pub inputs: Vec<CaseInput>,
     /// Length of every sequence.
     pub lengths: Vec<usize>,
-    /// Element type of cached keys and values.
-    pub kv_elem: KvElem,
+    /// Element types of cached keys and values.
+    pub kv_types: KvTypes,
+    /// Scales of cached 8-bit floats.
+    pub kv_scale: KvScale,
+    /// Element type of recurrent states.
+    pub state_elem: StateElem,
     /// Depth of the recurrent slots.
     pub rollback: Rollback,
     /// Largest allowed `|got − want|` as a share of the largest `|want|` in the row.
@@ -128,9 +133,29 @@ impl Case {
             weights: Vec::new(),
             inputs: Vec::new(),
             lengths: lengths.to_vec(),
-            kv_elem: KvElem::F32,
+            kv_types: KvTypes::default(),
+            kv_scale: KvScale::default(),
+            state_elem: StateElem::F32,
             rollback: Rollback::None,
             tolerance,
+        }
+    }
+
+    /// The caches that the case runs on: one layer, and room for every sequence.
+    pub fn caches(&self) -> CacheLayout {
+        let pages = self.lengths.iter().map(|n| n.div_ceil(PAGE_TOKENS)).max().unwrap_or(0);
+        CacheLayout {
+            kv_layers: if let Op::Attention(dims) = self.op { vec![dims] } else { Vec::new() },
+            kv_types: self.kv_types,
+            kv_scales: vec![self.kv_scale],
+            pages: pages * self.lengths.len(),
+            state_layers: match self.op {
+                Op::SsmConv(dims) | Op::SsmScan(dims) | Op::SsmStep { dims, .. } => vec![dims],
+                _ => Vec::new(),
+            },
+            state_elem: self.state_elem,
+            slots: self.lengths.len(),
+            rollback: self.rollback,
         }
     }
 

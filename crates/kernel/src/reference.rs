@@ -3,44 +3,24 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use half_bits::{f16_bits, f16_value};
 use mambo_tensor::decode_row;
 
 use crate::backend::{Backend, BackendError, CallTime, KernelRow, ProgramId, WeightSource};
-use crate::cache::{CacheLayout, KvElem, PAGE_TOKENS};
+use crate::cache::{CacheLayout, PAGE_TOKENS};
+use crate::cache_elem::KvElem;
 use crate::op::{Op, OpKind};
 use crate::ops;
 use crate::program::{Call, Operand, Place, Program, WeightKey};
 use crate::step::{Segment, StepInputs};
 use crate::value::Elem;
 
-/// Rounds values through 16-bit floats with the tensor crate's own conversion.
-mod half_bits {
-    use mambo_tensor::{DType, decode_row, encode_row};
-
-    pub fn f16_bits(value: f32) -> [u8; 2] {
-        let mut bytes = [0; 2];
-        // A value that 16 bits cannot hold becomes NaN rather than an error: kernels do not fail either.
-        if encode_row(DType::F16, &[value], &mut bytes).is_err() {
-            bytes = [0xff, 0x7f];
-        }
-        bytes
-    }
-
-    pub fn f16_value(bytes: [u8; 2]) -> f32 {
-        let mut value = [0.0];
-        decode_row(DType::F16, &bytes, &mut value).expect("two bytes are one f16");
-        value[0]
-    }
-}
-
 /// The plain backend.
 pub struct ReferenceBackend {
     kernels: Vec<KernelRow>,
     weights: HashMap<WeightKey, (Vec<f32>, Vec<usize>)>,
     layout: CacheLayout,
-    /// Per layer and page: K then V, `[kv_head][position][channel]`.
-    pages: Vec<Vec<Vec<f32>>>,
+    /// Per layer and page: every head's keys, then every head's values.
+    pages: Vec<Vec<Vec<u8>>>,
     slots: Vec<Vec<f32>>,
     arena: Vec<u8>,
     programs: Vec<Program>,
@@ -63,29 +43,14 @@ impl ReferenceBackend {
             input: if op == OpKind::Embed { Elem::I32 } else { Elem::F32 },
             accepts: Box::new(|_| true),
         });
-        let layout = CacheLayout {
-            kv_layers: Vec::new(),
-            kv_elem: KvElem::F32,
-            pages: 0,
-            state_layers: Vec::new(),
-            slots: 0,
-            rollback: crate::Rollback::None,
-        };
         ReferenceBackend {
             kernels: kernels.collect(),
             weights: HashMap::new(),
-            layout,
+            layout: CacheLayout::default(),
             pages: Vec::new(),
             slots: Vec::new(),
             arena: Vec::new(),
             programs: Vec::new(),
-        }
-    }
-
-    fn round_kv(&self, value: f32) -> f32 {
-        match self.layout.kv_elem {
-            KvElem::F32 => value,
-            KvElem::F16 => f16_value(f16_bits(value)),
         }
     }
 
@@ -112,6 +77,19 @@ impl ReferenceBackend {
         }
     }
 
+    /// The element type and scale of a layer's keys (half 0) or values (half 1), and a head's place in a page.
+    fn kv_place(&self, layer: usize, half: usize, head: usize) -> (KvElem, f32, Range<usize>) {
+        let (dims, types) = (self.layout.kv_layers[layer], self.layout.kv_types);
+        let scale = self.layout.kv_scale(layer);
+        let keys = types.k.head_bytes(dims.head_dim);
+        let (elem, scale, base) = match half {
+            0 => (types.k, scale.k, 0),
+            _ => (types.v, scale.v, dims.kv_heads * keys),
+        };
+        let size = elem.head_bytes(dims.head_dim);
+        (elem, scale, base + head * size..base + (head + 1) * size)
+    }
+
     fn append_kv(
         &mut self,
         layer: usize,
@@ -120,15 +98,12 @@ impl ReferenceBackend {
         step: &StepInputs,
         kv: [&[f32]; 2],
     ) {
-        let dims = self.layout.kv_layers[layer];
+        let n = self.layout.kv_layers[layer].head_dim;
         let page = step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
         for (half, row) in kv.into_iter().enumerate() {
-            for (i, &value) in row.iter().enumerate() {
-                let (head, channel) = (i / dims.head_dim, i % dims.head_dim);
-                let at = ((half * dims.kv_heads + head) * PAGE_TOKENS + position % PAGE_TOKENS)
-                    * dims.head_dim
-                    + channel;
-                self.pages[layer][page][at] = self.round_kv(value);
+            for (head, values) in row.chunks(n).enumerate() {
+                let (elem, scale, place) = self.kv_place(layer, half, head);
+                elem.store(scale, values, position % PAGE_TOKENS, &mut self.pages[layer][page][place]);
             }
         }
     }
@@ -145,9 +120,8 @@ impl ReferenceBackend {
         let row = |position: usize| {
             let page = step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
             let part = |head: usize| {
-                let at =
-                    ((half * dims.kv_heads + head) * PAGE_TOKENS + position % PAGE_TOKENS) * dims.head_dim;
-                self.pages[layer][page][at..at + dims.head_dim].to_vec()
+                let (elem, scale, place) = self.kv_place(layer, half, head);
+                elem.load(scale, dims.head_dim, position % PAGE_TOKENS, &self.pages[layer][page][place])
             };
             (0..dims.kv_heads).flat_map(part).collect()
         };
@@ -344,9 +318,8 @@ impl Backend for ReferenceBackend {
 
     fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError> {
         self.layout = layout.clone();
-        let page = |dims: &crate::AttentionDims| {
-            vec![vec![0.0; 2 * dims.kv_heads * PAGE_TOKENS * dims.head_dim]; layout.pages]
-        };
+        let page =
+            |dims: &crate::AttentionDims| vec![vec![0; layout.kv_types.page_bytes(dims)]; layout.pages];
         self.pages = layout.kv_layers.iter().map(page).collect();
         self.slots = vec![vec![0.0; layout.slot_bytes() / 4]; layout.slots];
         Ok(())
@@ -403,11 +376,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn snapshot_page(&self, page: usize) -> Vec<u8> {
-        let values = self.pages.iter().flat_map(|layer| layer[page].iter());
-        match self.layout.kv_elem {
-            KvElem::F32 => values.flat_map(|v| v.to_le_bytes()).collect(),
-            KvElem::F16 => values.flat_map(|v| f16_bits(*v)).collect(),
-        }
+        self.pages.iter().flat_map(|layer| layer[page].iter().copied()).collect()
     }
 
     fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError> {
@@ -415,15 +384,11 @@ impl Backend for ReferenceBackend {
         if bytes.len() != want {
             return Err(BackendError::SnapshotSize { got: bytes.len(), want });
         }
-        let values: Vec<f32> = match self.layout.kv_elem {
-            KvElem::F32 => {
-                bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-            }
-            KvElem::F16 => bytes.chunks_exact(2).map(|b| f16_value([b[0], b[1]])).collect(),
-        };
-        let mut values = values.into_iter();
+        let mut rest = bytes;
         for layer in &mut self.pages {
-            layer[page].iter_mut().for_each(|out| *out = values.next().expect("length was checked"));
+            let (own, after) = rest.split_at(layer[page].len());
+            layer[page].copy_from_slice(own);
+            rest = after;
         }
         Ok(())
     }

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use mambo_checkpoint::{Checkpoint, Format, TensorInfo};
-use mambo_kernel::{WeightSource, WeightUse};
+use mambo_kernel::{KvScale, WeightSource, WeightUse};
 use mambo_tensor::{DType, decode_row};
 
 use crate::error::ModelError;
-use crate::kv_scale::{self, KvScale};
+use crate::kv_scale;
 use crate::names::{Part, Transform};
 use crate::quantization::MlxSettings;
 use crate::spec::ModelSpec;

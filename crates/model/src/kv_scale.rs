@@ -1,6 +1,8 @@
 //! The scales that a checkpoint gives for a KV cache of 8-bit floats: `stored = value / scale`.
 //!
-//! Must not know caches: those of f16 and f32 hold the values themselves.
+//! Must not know caches: those of other types hold the values themselves, or their own scales.
+
+use mambo_kernel::KvScale;
 
 use crate::error::ModelError;
 use crate::names::{Part, Place};
@@ -9,16 +11,7 @@ use crate::storage::Files;
 
 /// What a person is told about them.
 pub(crate) const NOTE: &str =
-    "the weights hold scales for an 8-bit KV cache; caches here are f16 or f32 and need none";
-
-/// Scales of one attention layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KvScale {
-    /// Of keys.
-    pub k: f32,
-    /// Of values.
-    pub v: f32,
-}
+    "the weights hold scales for a KV cache of 8-bit floats (f8); caches of other types need none";
 
 /// Whether a tensor of this name holds such a scale.
 pub(crate) fn is_name(name: &str) -> bool {

@@ -35,7 +35,6 @@ pub use describe::describe;
 pub use error::ModelError;
 pub use gguf::ShapeOf;
 pub use gguf_export::ExportTensor;
-pub use kv_scale::KvScale;
 pub use names::{Part, Place, Transform};
 pub use presets::{PRESETS, Preset};
 pub use spec::{CacheLayers, LayerSpec, Mixer, ModelSpec, MoeSpec, MtpSpec};

@@ -7,8 +7,9 @@ use common::stored::Stored;
 use common::tiny::{Kind, noise, push};
 use expect_test::expect;
 use mambo_checkpoint::{Checkpoint, GgufTensor, GgufWriter};
+use mambo_kernel::KvScale;
 use mambo_kernel::WeightSource;
-use mambo_model::{KvScale, bind, describe};
+use mambo_model::{bind, describe};
 use mambo_tensor::{DType, Shape, decode_row};
 use serde_json::json;
 
@@ -68,7 +69,7 @@ fn kv_scales_are_read_and_noted() {
     };
     let (scales, notes) = read(&stored, "kv");
     assert_eq!(scales, [KvScale { k, v }]);
-    expect!["the weights hold scales for an 8-bit KV cache; caches here are f16 or f32 and need none"]
+    expect!["the weights hold scales for a KV cache of 8-bit floats (f8); caches of other types need none"]
         .assert_eq(&notes.join("\n"));
     stored.get(&format!("{module}.k_proj.k_scale")).name = format!("{module}.k_scale");
     stored.remove(&format!("{module}.v_proj.v_scale"));

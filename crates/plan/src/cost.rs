@@ -6,7 +6,7 @@
 use std::iter::Sum;
 use std::ops::Add;
 
-use mambo_kernel::{AttentionDims, Call, Elem, KvElem, Op, Operand, Program, SSM_CHUNK, SsmDims};
+use mambo_kernel::{AttentionDims, Call, Elem, KvTypes, Op, Operand, Program, SSM_CHUNK, SsmDims, StateElem};
 
 /// The step a cost is asked for.
 #[derive(Clone, Copy)]
@@ -19,8 +19,10 @@ pub struct CostContext<'a> {
     pub segments: usize,
     /// Positions each sequence already holds.
     pub depth: usize,
-    /// Element type of cached keys and values.
-    pub kv_elem: KvElem,
+    /// Element types of cached keys and values.
+    pub kv_types: KvTypes,
+    /// Element type of recurrent states.
+    pub state_elem: StateElem,
     /// Stored bytes of a weight by canonical name.
     pub weight_bytes: &'a dyn Fn(&str) -> u64,
 }
@@ -99,7 +101,7 @@ fn tokens_per_segment(context: &CostContext) -> f64 {
 fn cache_bytes(call: &Call, context: &CostContext) -> f64 {
     let per_segment = match &call.op {
         Op::Attention(a) => {
-            let token = (2 * a.kv_heads * a.head_dim * context.kv_elem.bytes()) as f64;
+            let token = context.kv_types.token_bytes(a) as f64;
             // Old keys and values are read, new ones written.
             token * (context.depth as f64 + tokens_per_segment(context))
         }
@@ -121,7 +123,7 @@ fn conv_bytes(d: &SsmDims, context: &CostContext) -> f64 {
 fn scan_bytes(d: &SsmDims, context: &CostContext) -> f64 {
     let tokens = tokens_per_segment(context);
     let chunk = SSM_CHUNK as f64;
-    let state = (d.heads * d.state * d.head_dim * 4) as f64;
+    let state = (d.heads * d.state * d.head_dim * context.state_elem.bytes()) as f64;
     let ring_row = ((d.inner() + d.group_state() + d.heads) * 4) as f64;
     let read = if tokens < chunk { chunk / 2.0 } else { 0.0 };
     state * (1.0 + (tokens / chunk).min(1.0)) + ring_row * (read + tokens.min(chunk))

@@ -62,11 +62,12 @@ fn cache_text(caches: &CacheLayout) -> String {
     let kv = caches.kv_layers.len();
     let state = caches.state_layers.len();
     format!(
-        "  kv {kv} layers {} x {} pages, {} per token, {}\n  state {state} layers x {} slots, {} per slot\n",
-        caches.kv_elem.name(),
+        "  kv {kv} layers {} x {} pages, {} per token, {}\n  state {state} layers {} x {} slots, {} per slot\n",
+        caches.kv_types,
         caches.pages,
         size_text(caches.kv_bytes_per_token() as u64),
         size_text(caches.kv_bytes() as u64),
+        caches.state_elem.name(),
         caches.slots,
         size_text(caches.slot_bytes() as u64),
     )

@@ -9,7 +9,7 @@ use std::time::Duration;
 use expect_test::expect;
 use mambo_graph::Graph;
 use mambo_graph::passes::{PassContext, run_passes};
-use mambo_kernel::{CallTime, KernelRow, KvElem, Op, Phase, Program};
+use mambo_kernel::{CallTime, KernelRow, KvElem, KvTypes, Op, Phase, Program, StateElem};
 use mambo_plan::{
     CallCost, CostContext, Kernels, LayerKind, LowerOptions, Measured, layer_kinds, lower, program_cost,
 };
@@ -45,13 +45,24 @@ fn stored(graph: &Graph, name: &str) -> u64 {
 }
 
 fn costs(graph: &Graph, program: &Program, tokens: usize, segments: usize, depth: usize) -> Vec<CallCost> {
+    costs_in(graph, program, (tokens, segments, depth), KvTypes::both(KvElem::F16), StateElem::F32)
+}
+
+fn costs_in(
+    graph: &Graph,
+    program: &Program,
+    (tokens, segments, depth): (usize, usize, usize),
+    kv_types: KvTypes,
+    state_elem: StateElem,
+) -> Vec<CallCost> {
     let weight_bytes = |name: &str| stored(graph, name);
     let context = CostContext {
         tokens,
         wanted: segments,
         segments,
         depth,
-        kv_elem: KvElem::F16,
+        kv_types,
+        state_elem,
         weight_bytes: &weight_bytes,
     };
     program_cost(program, &context)
@@ -87,6 +98,24 @@ fn bytes_and_flops_are_what_the_shapes_say() {
     let cache = (3 + 1) * 192 * 4 + 4 * 32 * 16 * 4 * 33 / 32 + (16 + 1) * (128 + 32 + 4) * 4;
     let weights = (192 * 4 + 192 + 4 + 4 + 4 + 128) * 4;
     assert_eq!(cost("layers.0.scan").bytes, 2 * (cache + (324 + 128) * 4) + weights);
+}
+
+#[test]
+fn narrow_caches_cost_what_they_hold() {
+    let rows = fake::rows();
+    let (graph, program) = decode(&rows);
+    let of = |kv_types: KvTypes, state: StateElem, label: &str| {
+        let costs = costs_in(&graph, &program, (1, 1, 99), kv_types, state);
+        costs[program.calls.iter().position(|c| c.label == label).unwrap()].bytes
+    };
+    let attention = |k, v| of(KvTypes { k, v }, StateElem::F32, "layers.1.attention");
+    let full = attention(KvElem::F32, KvElem::F32);
+    // A hundred positions of 32 channels of keys, with a scale for every head of them.
+    let head_dim = graph.kv_layers[0].head_dim;
+    assert_eq!(full - attention(KvElem::Q8, KvElem::F32), 100 * (32 * 3 - 2 * 32 / head_dim as u64));
+    assert_eq!(full - attention(KvElem::F8, KvElem::BF16), 100 * 32 * (3 + 2));
+    let scan = |state| of(KvTypes::default(), state, "layers.0.scan");
+    assert_eq!(scan(StateElem::F32) - scan(StateElem::F16), 4 * 32 * 16 * 2 * 33 / 32);
 }
 
 #[test]

@@ -8,7 +8,9 @@ mod symbolic;
 use expect_test::expect;
 use mambo_graph::passes::{PassContext, run_passes};
 use mambo_graph::{Graph, GraphBuilder, Input};
-use mambo_kernel::{CacheLayout, Elem, Epilogue, KernelRow, KvElem, Op, OpKind, Phase, Rollback};
+use mambo_kernel::{
+    CacheLayout, Elem, Epilogue, KernelRow, KvElem, KvTypes, Op, OpKind, Phase, Rollback, StateElem,
+};
 use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
 use mambo_tensor::DType;
 use proptest::prelude::*;
@@ -32,16 +34,18 @@ fn the_decode_plan_reads_like_this() {
     symbolic::assert_computes(&program, &graph);
     let caches = CacheLayout {
         kv_layers: graph.kv_layers.clone(),
-        kv_elem: KvElem::F16,
+        kv_types: KvTypes { k: KvElem::Q8, v: KvElem::F16 },
+        kv_scales: Vec::new(),
         pages: 64,
         state_layers: graph.state_layers.clone(),
+        state_elem: StateElem::BF16,
         slots: 4,
         rollback: Rollback::OneChunk,
     };
     expect![[r#"
         plan trunk decode tokens<=8 wanted<=4 fake/x1  arena 16.5 KiB (unpooled 75.5 KiB)
-          kv 1 layers f16 x 64 pages, 128 B per token, 256.0 KiB
-          state 1 layers x 4 slots, 83.2 KiB per slot
+          kv 1 layers q8/f16 x 64 pages, 100 B per token, 200.0 KiB
+          state 1 layers bf16 x 4 slots, 75.2 KiB per slot
            0 %0       embed       fake:embed.table.f32     f32[T, 64]           @0x03a00           <- token_ids $embed ; embed
            1 %1       rms_norm    fake:rms_norm.row.f32    f32[T, 64]           @0x00000           <- %0 $layers.0.norm ; layers.0.norm
            2 %2       quantize    fake:quantize.row.f32    q8[T, 64]            @0x02a00           <- %1 ; layers.0.norm.q8

@@ -8,9 +8,9 @@ use std::fmt;
 
 use mambo_kernel::case::{Case, CaseWeight};
 use mambo_kernel::{
-    Backend, BackendError, CacheKind, CacheLayout, Call, Elem, Op, OpKind, Operand, Output, PAGE_TOKENS,
-    Phase, Place, Program, ProgramId, ROW_ALIGN, ReferenceBackend, RowBase, Rows, Segment, Site, StepInputs,
-    WeightKey, WeightSource, ops,
+    Backend, BackendError, CacheKind, Call, Elem, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase, Place,
+    Program, ProgramId, ROW_ALIGN, ReferenceBackend, RowBase, Rows, Segment, Site, StepInputs, WeightKey,
+    WeightSource, ops,
 };
 use mambo_tensor::DType;
 
@@ -193,7 +193,7 @@ fn step_by_parts(case: &Case, dims: mambo_kernel::SsmDims, eps: f32) -> Result<V
     let run =
         |op: Op, weights: &[usize], inputs: Vec<(usize, Vec<Vec<f32>>)>| -> Result<Vec<Vec<f32>>, String> {
             let mut part = Case::new("part", op, &case.lengths, 0.0);
-            part.rollback = case.rollback;
+            (part.rollback, part.state_elem) = (case.rollback, case.state_elem);
             part.weights = weights.iter().map(|&w| case.weights[w].clone()).collect();
             for (cols, sequences) in inputs {
                 let ty = mambo_kernel::ValueType::f32(Rows::TOKENS, cols);
@@ -291,18 +291,7 @@ fn set_up(
     for (key, weight) in weights.iter().zip(&case.weights) {
         backend.load_weight(key, kernel, &Source(weight))?;
     }
-    let pages_per_sequence = case.lengths.iter().map(|n| n.div_ceil(PAGE_TOKENS)).max().unwrap_or(0);
-    backend.create_caches(&CacheLayout {
-        kv_layers: if let Op::Attention(dims) = case.op { vec![dims] } else { Vec::new() },
-        kv_elem: case.kv_elem,
-        pages: pages_per_sequence * case.lengths.len(),
-        state_layers: match case.op {
-            Op::SsmConv(dims) | Op::SsmScan(dims) | Op::SsmStep { dims, .. } => vec![dims],
-            _ => Vec::new(),
-        },
-        slots: case.lengths.len(),
-        rollback: case.rollback,
-    })?;
+    backend.create_caches(&case.caches())?;
     let named = |(i, operand): (usize, &Operand)| Output { name: format!("output{i}"), operand: *operand };
     let program = Program {
         name: "case".into(),
@@ -390,7 +379,7 @@ fn run_case(
         }
     }
     let slots = if case.op.cache() == Some(CacheKind::State) {
-        (0..case.lengths.len()).map(|s| setup.backend.snapshot_slot(s)).collect()
+        (0..case.lengths.len()).map(|s| case.caches().slot_values(&setup.backend.snapshot_slot(s))).collect()
     } else {
         Vec::new()
     };

@@ -249,7 +249,8 @@ fn step_cost(
         wanted: segments,
         segments,
         depth,
-        kv_elem: engine.config().kv_elem,
+        kv_types: engine.config().kv_types,
+        state_elem: engine.config().state_elem,
         weight_bytes: &|name| types.bytes(name),
     };
     program_cost(engine.backend().program(program), &context).into_iter().sum()

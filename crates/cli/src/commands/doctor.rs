@@ -8,7 +8,7 @@ use mambo_kernel::{Backend, Rollback};
 use mambo_testkit::contract::{Report, check_all};
 use serde_json::{Value, json};
 
-use crate::args::{DEFAULT_CHUNK, KvType, ModelArgs};
+use crate::args::{CacheArgs, DEFAULT_CHUNK, ModelArgs};
 use crate::bandwidth::read_bandwidth;
 use crate::interrupt::Interrupt;
 use crate::machine;
@@ -133,7 +133,8 @@ fn defaults() -> Value {
         "max_sequences": EngineUse::default().sequences,
         "context_tokens": DEFAULT_CONTEXT,
         "step_tokens": DEFAULT_CHUNK,
-        "kv_type": KvType::default().resolve(false).name(),
+        "kv_type": CacheArgs::default().kv_types(false).to_string(),
+        "state_type": CacheArgs::default().state_type.name(),
         "rollback_tokens": Rollback::None.tokens(),
     })
 }
@@ -153,7 +154,7 @@ fn machine_text(m: &Value) -> String {
     format!(
         "mambo       {}\nprocessor   {}, {} cores\nfeatures    {}\nkernels     {} (of {})\nmemory      {}, {} available{unchecked}\n\
          bandwidth   {:.1} GB/s read by one thread, {:.1} by all\ngpus        none: this version runs on the CPU alone\n\
-         defaults    {} sequence, context {} (or the trained one if shorter), {} tokens per prompt step, keys and values {}, rollback {} tokens\n\n",
+         defaults    {} sequence, context {} (or the trained one if shorter), {} tokens per prompt step, keys and values {}, states {}, rollback {} tokens\n\n",
         m["version"].as_str().unwrap_or_default(),
         m["processor"].as_str().unwrap_or_default(),
         m["cores"],
@@ -168,6 +169,7 @@ fn machine_text(m: &Value) -> String {
         d["context_tokens"],
         d["step_tokens"],
         d["kv_type"].as_str().unwrap_or_default(),
+        d["state_type"].as_str().unwrap_or_default(),
         d["rollback_tokens"],
     )
 }

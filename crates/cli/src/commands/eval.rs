@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use crate::args::{KvType, ModelArgs};
+use crate::args::{CacheArgs, ModelArgs};
 use crate::model::{EngineUse, Model};
 use crate::progress::CountBar;
 use crate::quality::{DEFAULT_WINDOW, Likelihood, TextCut, compare, log_softmax, score_window, svg_curve};
@@ -25,7 +25,7 @@ pub struct EvalArgs {
 pub enum Measure {
     /// Perplexity of a text
     Ppl(PplArgs),
-    /// KL divergence from a base model, or from the same model with its caches in f32
+    /// KL divergence from a base model, or from the same model with its caches and states in f32
     Kld(KldArgs),
 }
 
@@ -63,7 +63,7 @@ pub struct KldArgs {
     /// The text.
     #[command(flatten)]
     pub text: TextArgs,
-    /// The model to compare with; the same model with f32 caches if left out
+    /// The model to compare with, the same if left out; its caches and states are f32 whatever the flags say
     #[arg(long, value_name = "MODEL")]
     pub base: Option<String>,
     /// Write a picture of the divergence
@@ -121,11 +121,8 @@ fn perplexity(args: &PplArgs) -> Result<()> {
 
 fn divergence(args: &KldArgs) -> Result<()> {
     let model = Model::open(&args.model)?;
-    let mut base_args = ModelArgs { model: args.base.clone(), ..args.model.clone() };
-    if args.base.is_none() {
-        base_args.model = args.model.model.clone();
-        base_args.kv_type = KvType::F32;
-    }
+    let base_model = args.base.clone().or_else(|| args.model.model.clone());
+    let base_args = ModelArgs { model: base_model, cache: CacheArgs::EXACT, ..args.model.clone() };
     let base = Model::open(&base_args)?;
     let comparison = compare((&model, &args.model), (&base, &base_args), &args.text.cut())?;
     let divergence = &comparison.divergence;

@@ -215,7 +215,8 @@ fn caches(
         max_sequences: sequences,
         context_tokens: model::context_tokens(&args.model, &described.spec, 0)?,
         step_tokens: args.model.chunk,
-        kv_elem: args.model.kv_type.resolve(types.dtype("embed") == Some(DType::F32)),
+        kv_types: args.model.cache.kv_types(types.dtype("embed") == Some(DType::F32)),
+        state_elem: args.model.cache.state_type,
         rollback: Rollback::None,
         memory_bytes: None,
     };

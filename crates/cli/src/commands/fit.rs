@@ -3,14 +3,14 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mambo_engine::{MemoryNeed, SCORE_TOKENS, human_bytes, plan};
-use mambo_kernel::{Backend, CacheLayout, PAGE_TOKENS, Phase, Program, Rollback, WeightKey};
+use mambo_kernel::{Backend, CacheLayout, PAGE_TOKENS, Phase, Program, WeightKey};
 use mambo_model::{BuildOptions, ModelSpec};
 use mambo_plan::{CostContext, program_cost};
 use mambo_tensor::DType;
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, context_text};
-use crate::args::{DEFAULT_CHUNK, KvType, ModelArgs, NameArgs};
+use crate::args::{CacheArgs, DEFAULT_CHUNK, ModelArgs, NameArgs};
 use crate::bandwidth::read_bandwidth;
 use crate::described::{Described, TypeTable};
 use crate::model::DEFAULT_CONTEXT;
@@ -35,6 +35,9 @@ pub struct FitArgs {
     /// Read bandwidth to count on in GB/s, instead of measuring it
     #[arg(long, value_name = "GB/S")]
     pub bandwidth: Option<f64>,
+    /// How sequences' memory would be stored.
+    #[command(flatten)]
+    pub cache: CacheArgs,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -91,7 +94,7 @@ pub fn run(args: &FitArgs) -> Result<()> {
         Some(_) => bail!("--bandwidth must be above 0"),
         None => read_bandwidth(args.threads.unwrap_or_else(machine::cores))?,
     };
-    let mut fit = Fit::new(&described, types, &*backend, memory, bandwidth)?;
+    let mut fit = Fit::new(&described, types, &args.cache, &*backend, memory, bandwidth)?;
     fit.as_stored = args.quant.is_none();
     if args.json {
         put_json(&fit.to_json(&described))?;
@@ -105,6 +108,7 @@ impl Fit {
     fn new(
         described: &Described,
         types: TypeTable,
+        cache: &CacheArgs,
         backend: &dyn Backend,
         memory: u64,
         bandwidth: f64,
@@ -126,11 +130,10 @@ impl Fit {
         let all_f32 = types.dtype("embed") == Some(DType::F32);
         let layout = CacheLayout {
             kv_layers: graph.kv_layers.clone(),
-            kv_elem: KvType::Auto.resolve(all_f32),
-            pages: 0,
+            kv_types: cache.kv_types(all_f32),
             state_layers: graph.state_layers.clone(),
-            slots: 0,
-            rollback: Rollback::None,
+            state_elem: cache.state_type,
+            ..Default::default()
         };
         let arena = programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64;
         Ok(Fit {
@@ -175,8 +178,9 @@ impl Fit {
     /// Bytes one token moves after `depth` others.
     fn token_bytes(&self, depth: usize) -> TokenBytes {
         let total = |depth: usize, weight_bytes: &dyn Fn(&str) -> u64| -> u64 {
-            let kv_elem = self.layout.kv_elem;
-            let context = CostContext { tokens: 1, wanted: 1, segments: 1, depth, kv_elem, weight_bytes };
+            let (kv_types, state_elem) = (self.layout.kv_types, self.layout.state_elem);
+            let (tokens, wanted, segments) = (1, 1, 1);
+            let context = CostContext { tokens, wanted, segments, depth, kv_types, state_elem, weight_bytes };
             program_cost(&self.decode, &context).iter().map(|c| c.bytes).sum()
         };
         let stored = |name: &str| self.types.bytes(name);
@@ -199,13 +203,14 @@ impl Fit {
         }
         let state = self.layout.slot_bytes() as u64;
         text += &format!(
-            "\nmemory      {} available\n  weights   {}\n  state     {} per sequence\n  kv        {} per token ({})\n  arena     {}\n\n",
+            "\nmemory      {} available\n  weights   {}\n  state     {} per sequence ({})\n  kv        {} per token ({})\n  arena     {}\n\n",
             human_bytes(self.memory),
             human_bytes(self.weights)
                 + if described.spec.mtp.is_some() { " without the MTP head" } else { "" },
             human_bytes(state),
+            self.layout.state_elem.name(),
             human_bytes(self.layout.kv_bytes_per_token() as u64),
-            self.layout.kv_elem.name(),
+            self.layout.kv_types,
             human_bytes(self.arena),
         );
         text += &self.context_table();
@@ -291,6 +296,8 @@ impl Fit {
             "model": described.name,
             "assumption": self.types.assumption,
             "weight_bytes": self.weights,
+            "kv_type": self.layout.kv_types.to_string(),
+            "state_type": self.layout.state_elem.name(),
             "kv_bytes_per_token": self.layout.kv_bytes_per_token(),
             "state_bytes_per_sequence": self.layout.slot_bytes(),
             "arena_bytes": self.arena,

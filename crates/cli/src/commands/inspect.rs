@@ -11,7 +11,7 @@ use mambo_text::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, grouped, ranges, short_count};
-use crate::args::{KvType, NameArgs};
+use crate::args::{CacheArgs, NameArgs};
 use crate::described::Described;
 use crate::model::Model;
 use crate::terminal::{put, put_json};
@@ -22,6 +22,9 @@ pub struct InspectArgs {
     /// The model.
     #[command(flatten)]
     pub model: NameArgs,
+    /// How sequences' memory would be stored.
+    #[command(flatten)]
+    pub cache: CacheArgs,
     /// List every tensor
     #[arg(long)]
     pub tensors: bool,
@@ -34,7 +37,7 @@ pub struct InspectArgs {
 pub fn run(args: &InspectArgs) -> Result<()> {
     let (report, text) = match Described::open(args.model.name()) {
         Ok(described) => {
-            let report = report(&described, args.tensors);
+            let report = report(&described, &args.cache, args.tensors);
             let text = text(&described, &report, args.tensors);
             (report, text)
         }
@@ -76,7 +79,7 @@ fn foreign(args: &InspectArgs, error: Error) -> Result<(Value, String)> {
 }
 
 /// Everything, as data; the text is made from it.
-fn report(described: &Described, tensors: bool) -> Value {
+fn report(described: &Described, cache: &CacheArgs, tensors: bool) -> Value {
     let spec = &described.spec;
     let p = spec.parameters();
     let checkpoint = described.model.as_ref().map(|m| &m.checkpoint);
@@ -96,7 +99,7 @@ fn report(described: &Described, tensors: bool) -> Value {
         })),
         "parameters": {"total": p.total, "trunk": p.trunk, "mtp": p.mtp, "active": p.active},
         "types": described.model.as_ref().map(types),
-        "memory": memory(described),
+        "memory": memory(described, cache),
         "context": spec.context,
         "stop_tokens": spec.stop_tokens,
         "tokenizer": described.model.as_ref().map(tokenizer),
@@ -196,25 +199,24 @@ fn histogram(counts: impl Iterator<Item = TypeRow>) -> Value {
 }
 
 /// What running it takes, beside the arena.
-fn memory(described: &Described) -> Value {
+fn memory(described: &Described, cache: &CacheArgs) -> Value {
     let spec = &described.spec;
     let checkpoint = described.model.as_ref().map(|m| &m.checkpoint);
     // Files whose weights mambo cannot bind are shown all the same.
     let embedding = described.types().ok().and_then(|types| types.dtype("embed"));
-    let kv_elem = KvType::Auto.resolve(embedding == Some(DType::F32));
+    let (kv_types, state_elem) = (cache.kv_types(embedding == Some(DType::F32)), cache.state_type);
     let layers = spec.cache_layers();
     let trunk = spec.trunk_kv_layers();
     let layout = |kv_layers: Vec<_>| CacheLayout {
         kv_layers,
-        kv_elem,
-        pages: 0,
+        kv_types,
         state_layers: layers.state_layers.clone(),
-        slots: 0,
-        rollback: Rollback::None,
+        state_elem,
+        ..Default::default()
     };
     // The rings of the current chunk come last in a slot's part of a layer.
     let ring = |d: &SsmDims| {
-        let slot = SlotLayout::new(*d, Rollback::None);
+        let slot = SlotLayout::new(*d, Rollback::None, state_elem, 0);
         4 * (slot.len - slot.ring_x)
     };
     let ring: usize = layers.state_layers.iter().map(ring).sum();
@@ -223,7 +225,8 @@ fn memory(described: &Described) -> Value {
         "weight_bytes": checkpoint.filter(|c| c.tensors().next().is_some()).map(Checkpoint::total_bytes),
         "kv_bytes_per_token": layout(trunk).kv_bytes_per_token(),
         "kv_bytes_per_token_with_mtp": layout(layers.kv_layers.clone()).kv_bytes_per_token(),
-        "kv_type": kv_elem.name(),
+        "kv_type": kv_types.to_string(),
+        "state_type": state_elem.name(),
         "state_bytes_per_sequence": slot - ring,
         "ring_bytes_per_sequence": ring,
         "ring_positions": SSM_CHUNK,
@@ -332,10 +335,11 @@ fn memory_text(memory: &Value) -> String {
         format!(" ({} with the MTP head)", bytes("kv_bytes_per_token_with_mtp"))
     };
     format!(
-        "memory      weights {weights}; kv {} per token{with_mtp} in {}; per sequence state {} and a ring of {} positions {}\n",
+        "memory      weights {weights}; kv {} per token{with_mtp} in {}; per sequence state {} in {} and a ring of {} positions {}\n",
         bytes("kv_bytes_per_token"),
         memory["kv_type"].as_str().unwrap_or_default(),
         bytes("state_bytes_per_sequence"),
+        memory["state_type"].as_str().unwrap_or_default(),
         memory["ring_positions"],
         bytes("ring_bytes_per_sequence"),
     )

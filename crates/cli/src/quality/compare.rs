@@ -4,6 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
+use serde_json::json;
+
 use super::{Divergence, Likelihood, Windows, log_softmax, score_window};
 use crate::args::ModelArgs;
 use crate::model::{EngineUse, Model};
@@ -33,8 +35,11 @@ impl TextCut<'_> {
 }
 
 /// How far a model is from its base.
-#[derive(Default)]
 pub struct Comparison {
+    /// How the model kept keys and values.
+    pub kv_types: String,
+    /// How it kept its states.
+    pub state_type: String,
     /// Of the model from the base.
     pub divergence: Divergence,
     /// Of the text, by the model.
@@ -54,7 +59,13 @@ pub fn compare(
     let usage = EngineUse { at_least_tokens: windows.length(), ..Default::default() };
     let (mut base_engine, mut engine) = (base.engine(base_args, usage)?, model.engine(args, usage)?);
     let vocab = model.spec.vocab;
-    let mut found = Comparison::default();
+    let mut found = Comparison {
+        kv_types: engine.config().kv_types.to_string(),
+        state_type: engine.config().state_elem.name().to_owned(),
+        divergence: Divergence::default(),
+        likelihood: Likelihood::default(),
+        base_likelihood: Likelihood::default(),
+    };
     let bar = CountBar::new("windows", windows.count() as u64);
     for window in windows.iter() {
         let want = score_window(&mut base_engine, window, vocab)?;
@@ -95,8 +106,11 @@ fn check_same_tokens(model: &Model, base: &Model, windows: &Windows, text: &Text
 impl Comparison {
     /// Everything in words.
     pub fn text(&self, model: &str, base: &str) -> String {
+        let Comparison { kv_types, state_type, .. } = self;
         let tokens = self.divergence.count();
-        let mut text = format!("KL divergence of {model} from {base}, over {tokens} tokens\n");
+        let mut text = format!(
+            "KL divergence of {model} with keys and values {kv_types} and states {state_type} from {base}, over {tokens} tokens\n"
+        );
         for (name, value) in self.divergence.summary() {
             text += &format!("  {name:8} {:>10} nats\n", nats(value));
         }
@@ -108,6 +122,8 @@ impl Comparison {
     /// Everything as JSON.
     pub fn to_json(&self) -> serde_json::Value {
         let mut report = self.divergence.to_json();
+        report["kv_type"] = json!(self.kv_types);
+        report["state_type"] = json!(self.state_type);
         report["perplexity"] = self.likelihood.to_json();
         report["base_perplexity"] = self.base_likelihood.to_json();
         report

@@ -6,12 +6,13 @@
 //! once per item; FLOPs: 4 per query, position and channel.
 #![allow(unsafe_code)]
 
-use mambo_kernel::{AttentionDims, KvElem, Operand, PAGE_TOKENS, Segment};
+use mambo_kernel::{AttentionDims, Operand, PAGE_TOKENS, Segment};
 
 use super::attention_block::{Block, Running, SHARED, finish};
+use super::kv_page::Half;
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::shared::View;
-use crate::simd::{LANES, Simd, part, part_mut, vectors};
+use crate::simd::{Simd, part, part_mut, vectors};
 
 /// Most queries of an item.
 const QUERIES: usize = 32;
@@ -33,12 +34,19 @@ struct Queries {
 }
 
 impl Attention {
+    /// How keys and values are stored.
+    #[inline(always)]
+    fn halves(&self, cx: &Cx) -> (Half, Half) {
+        let (types, scale) = (cx.caches.kv_types(), cx.caches.kv_scale(self.layer));
+        let head_dim = self.dims.head_dim;
+        (Half { elem: types.k, scale: scale.k, head_dim }, Half { elem: types.v, scale: scale.v, head_dim })
+    }
+
     /// Stores one head's keys and values of a segment.
     #[inline(always)]
     fn append<S: Simd>(&self, cx: &Cx, segment: &Segment, head: usize, k: &View, v: &View) {
         let n = self.dims.head_dim;
-        let elem = cx.caches.elem();
-        let width = elem.bytes();
+        let (key_half, value_half) = self.halves(cx);
         for t in 0..segment.rows as usize {
             let position = segment.position as usize + t;
             let page = cx.step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
@@ -47,17 +55,8 @@ impl Attention {
             let (keys, values) = unsafe { cx.caches.page_mut(self.layer, &self.dims, page, head) };
             let row = segment.first_row as usize + t;
             let (k, v) = (&k.row(row)[head * n..(head + 1) * n], &v.row(row)[head * n..(head + 1) * n]);
-            let values = &mut values[at * n * width..(at + 1) * n * width];
-            for i in 0..vectors(n) {
-                let (mut k_bytes, mut v_bytes) = ([0; 4 * LANES], [0; 4 * LANES]);
-                narrow::<S>(elem, part(k, i), &mut k_bytes);
-                narrow::<S>(elem, part(v, i), &mut v_bytes);
-                let count = part(k, i).len();
-                values[i * LANES * width..][..count * width].copy_from_slice(&v_bytes[..count * width]);
-                for (c, value) in k_bytes.chunks_exact(width).take(count).enumerate() {
-                    keys[((i * LANES + c) * PAGE_TOKENS + at) * width..][..width].copy_from_slice(value);
-                }
-            }
+            key_half.store_keys::<S>(k, at, keys);
+            value_half.store_values::<S>(v, at, values);
         }
     }
 
@@ -66,6 +65,7 @@ impl Attention {
     fn attend<S: Simd>(&self, cx: &Cx, segment: &Segment, block: &Queries, floats: &mut [f32]) {
         let n = self.dims.head_dim;
         let share = self.dims.q_heads / self.dims.kv_heads;
+        let (key_half, value_half) = self.halves(cx);
         let (q, out) = (cx.view(&self.q), cx.view(&self.out));
         let (keys, rest) = floats.split_at_mut(PAGE_TOKENS * n);
         let (values, rest) = rest.split_at_mut(PAGE_TOKENS * n);
@@ -91,8 +91,8 @@ impl Attention {
         for (index, &page) in pages[..=position(block.count - 1) / PAGE_TOKENS].iter().enumerate() {
             // SAFETY: pages were written before the barrier.
             let stored = unsafe { cx.caches.page(self.layer, &self.dims, page as usize, block.kv_head) };
-            widen::<S>(cx.caches.elem(), stored.0, keys);
-            widen::<S>(cx.caches.elem(), stored.1, values);
+            key_half.widen_keys::<S>(stored.0, keys);
+            value_half.widen_values::<S>(stored.1, values);
             let key_block = Block { keys, values, head_dim: n };
             let start = index * PAGE_TOKENS;
             let seen = |i: usize| (position(i) + 1).saturating_sub(start).min(PAGE_TOKENS);
@@ -122,37 +122,6 @@ impl Attention {
             // SAFETY: a head of a row belongs to one item.
             let out = unsafe { out.cols_mut(segment.first_row as usize + row, col..col + n) };
             finish::<S>(sums, running[i].sum, out);
-        }
-    }
-}
-
-/// Rounds up to sixteen values to the cache's type.
-#[inline(always)]
-fn narrow<S: Simd>(elem: KvElem, x: &[f32], out: &mut [u8; 4 * LANES]) {
-    match elem {
-        KvElem::F32 => {
-            for (x, out) in x.iter().zip(out.as_chunks_mut::<4>().0) {
-                *out = x.to_le_bytes();
-            }
-        }
-        KvElem::F16 => S::store_f16(S::load_part(x), out.first_chunk_mut().expect("sixteen halves")),
-    }
-}
-
-/// Widens half a page; its length is a multiple of sixteen values.
-#[inline(always)]
-fn widen<S: Simd>(elem: KvElem, stored: &[u8], out: &mut [f32]) {
-    let outs = out.as_chunks_mut::<LANES>().0;
-    match elem {
-        KvElem::F32 => {
-            for (stored, out) in stored.as_chunks().0.iter().zip(outs) {
-                S::store(S::load_le(stored), out);
-            }
-        }
-        KvElem::F16 => {
-            for (stored, out) in stored.as_chunks().0.iter().zip(outs) {
-                S::store(S::load_f16(stored), out);
-            }
         }
     }
 }

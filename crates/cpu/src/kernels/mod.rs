@@ -9,6 +9,7 @@ mod attention_block;
 mod copy;
 mod embed;
 mod gated_group_norm;
+mod kv_page;
 pub(crate) mod matmul;
 mod moe_combine;
 mod moe_matmul;

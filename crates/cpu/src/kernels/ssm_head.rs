@@ -5,9 +5,12 @@
 //! chunk's end `S1 = exp(c_Q)·S0 + Σ_s exp(c_Q − c_s)·dt_s·B_s ⊗ x_s`. Lanes run over channels; every sum
 //! over the state or over positions is one lane's own. The state is `[state][head_dim]` per head.
 
+use std::ops::Range;
+
 use mambo_kernel::SSM_CHUNK;
 
 use crate::simd::{LANES, Math, Simd, part, part_mut, vectors};
+use crate::stored::StoredState;
 
 /// Vectors of positions in a chunk.
 const CHUNK_VECTORS: usize = SSM_CHUNK / LANES;
@@ -38,8 +41,16 @@ pub(super) struct Head<'a> {
     pub head_dim: usize,
     pub a: f32,
     pub d: f32,
-    /// State at the chunk's start; `None` before position 0, where it is zero.
-    pub state: Option<&'a [f32]>,
+    /// State at the chunk's start as it is stored; `None` before position 0, where it is zero.
+    pub state: Option<&'a [u8]>,
+}
+
+/// What is the same for all elements of a head's next state.
+#[derive(Clone, Copy)]
+struct Next<S: Simd> {
+    /// Factor on the old state; `None` where that is zero.
+    keep: Option<S::F>,
+    seed: u32,
 }
 
 impl<'a> Chunk<'a> {
@@ -85,7 +96,7 @@ impl<'a> Chunk<'a> {
 
     /// Outputs of the new positions for one head; `out[t]` holds all heads' channels of position t.
     #[inline(always)]
-    pub fn outputs<S: Simd>(
+    pub fn outputs<S: Simd, E: StoredState>(
         &self,
         head: &Head,
         products: &[f32],
@@ -108,17 +119,17 @@ impl<'a> Chunk<'a> {
         }
         let mut t = self.new;
         while t + 4 <= self.end {
-            self.rows::<S, 4>(head, t, &carried, weights, out);
+            self.rows::<S, E, 4>(head, t, &carried, weights, out);
             t += 4;
         }
         for t in t..self.end {
-            self.rows::<S, 1>(head, t, &carried, weights, out);
+            self.rows::<S, E, 1>(head, t, &carried, weights, out);
         }
     }
 
     /// `T` positions from `t` on: four vectors of channels at a time, then one.
     #[inline(always)]
-    fn rows<S: Simd, const T: usize>(
+    fn rows<S: Simd, E: StoredState, const T: usize>(
         &self,
         head: &Head,
         t: usize,
@@ -128,17 +139,17 @@ impl<'a> Chunk<'a> {
     ) {
         let mut p = 0;
         while p + 4 * LANES <= head.head_dim {
-            self.tile::<S, T, 4>(head, t, p, carried, weights, out);
+            self.tile::<S, E, T, 4>(head, t, p, carried, weights, out);
             p += 4 * LANES;
         }
         while p < head.head_dim {
-            self.tile::<S, T, 1>(head, t, p, carried, weights, out);
+            self.tile::<S, E, T, 1>(head, t, p, carried, weights, out);
             p += LANES;
         }
     }
 
     #[inline(always)]
-    fn tile<S: Simd, const T: usize, const V: usize>(
+    fn tile<S: Simd, E: StoredState, const T: usize, const V: usize>(
         &self,
         head: &Head,
         t: usize,
@@ -152,10 +163,10 @@ impl<'a> Chunk<'a> {
         let mut acc = [[S::zero(); V]; T];
         if let Some(state) = head.state {
             let c: [&[f32]; T] = std::array::from_fn(|i| self.c[t + i]);
-            for (n, row) in state.chunks_exact(head.head_dim).enumerate() {
-                let row = &row[p..p + width];
+            for (n, row) in state.chunks_exact(head.head_dim * E::BYTES).enumerate() {
+                let row = &row[p * E::BYTES..(p + width) * E::BYTES];
                 for v in 0..V {
-                    let s = S::load_part(part(row, v));
+                    let s = E::load_part::<S>(&row[stored::<E>(v, width)]);
                     for i in 0..T {
                         acc[i][v] = S::fma(s, S::splat(c[i][n]), acc[i][v]);
                     }
@@ -186,9 +197,17 @@ impl<'a> Chunk<'a> {
     }
 
     /// Turns one head's state at the start of this full chunk into the state at its end; `fresh` says
-    /// that the old one is zero, whatever `state` holds. `scaled` is working memory `[chunk][state]`.
+    /// that the old one is zero, whatever `state` holds, and `seed` is that of the new one's random bits.
+    /// `scaled` is working memory `[chunk][state]`.
     #[inline(always)]
-    pub fn advance<S: Simd>(&self, head: &Head, fresh: bool, state: &mut [f32], scaled: &mut [f32]) {
+    pub fn advance<S: Simd, E: StoredState>(
+        &self,
+        head: &Head,
+        fresh: bool,
+        seed: u32,
+        state: &mut [u8],
+        scaled: &mut [f32],
+    ) {
         debug_assert_eq!(self.end, SSM_CHUNK);
         let (dt, c) = self.decays(head.index, head.a);
         let last = S::splat(c[SSM_CHUNK - 1]);
@@ -204,54 +223,55 @@ impl<'a> Chunk<'a> {
                 S::store_part(S::mul(step, S::load_part(part(self.b[s], i))), part_mut(scaled, i));
             }
         }
-        let keep = if fresh { None } else { Some(S::exp(last)) };
+        let next = Next { keep: if fresh { None } else { Some(S::exp(last)) }, seed };
         let mut n = 0;
         while n + 4 <= size {
-            self.advance_rows::<S, 4>(head, n, keep, state, scaled);
+            self.advance_rows::<S, E, 4>(head, n, next, state, scaled);
             n += 4;
         }
         for n in n..size {
-            self.advance_rows::<S, 1>(head, n, keep, state, scaled);
+            self.advance_rows::<S, E, 1>(head, n, next, state, scaled);
         }
     }
 
     #[inline(always)]
-    fn advance_rows<S: Simd, const N: usize>(
+    fn advance_rows<S: Simd, E: StoredState, const N: usize>(
         &self,
         head: &Head,
         n: usize,
-        keep: Option<S::F>,
-        state: &mut [f32],
+        next: Next<S>,
+        state: &mut [u8],
         scaled: &[f32],
     ) {
         let mut p = 0;
         while p + 4 * LANES <= head.head_dim {
-            self.advance_tile::<S, N, 4>(head, (n, p), keep, state, scaled);
+            self.advance_tile::<S, E, N, 4>(head, (n, p), next, state, scaled);
             p += 4 * LANES;
         }
         while p < head.head_dim {
-            self.advance_tile::<S, N, 1>(head, (n, p), keep, state, scaled);
+            self.advance_tile::<S, E, N, 1>(head, (n, p), next, state, scaled);
             p += LANES;
         }
     }
 
     #[inline(always)]
-    fn advance_tile<S: Simd, const N: usize, const V: usize>(
+    fn advance_tile<S: Simd, E: StoredState, const N: usize, const V: usize>(
         &self,
         head: &Head,
         (n, p): (usize, usize),
-        keep: Option<S::F>,
-        state: &mut [f32],
+        next: Next<S>,
+        state: &mut [u8],
         scaled: &[f32],
     ) {
         let width = head.head_dim.min(p + V * LANES) - p;
         let size = self.b[0].len();
         let mut acc = [[S::zero(); V]; N];
-        if let Some(keep) = keep {
+        let place = |i: usize| (n + i) * head.head_dim + p;
+        if let Some(keep) = next.keep {
             for i in 0..N {
-                let row = &state[(n + i) * head.head_dim + p..][..width];
+                let row = &state[place(i) * E::BYTES..][..width * E::BYTES];
                 for v in 0..V {
-                    acc[i][v] = S::mul(keep, S::load_part(part(row, v)));
+                    acc[i][v] = S::mul(keep, E::load_part::<S>(&row[stored::<E>(v, width)]));
                 }
             }
         }
@@ -266,10 +286,16 @@ impl<'a> Chunk<'a> {
             }
         }
         for i in 0..N {
-            let row = &mut state[(n + i) * head.head_dim + p..][..width];
+            let row = &mut state[place(i) * E::BYTES..][..width * E::BYTES];
             for v in 0..V {
-                S::store_part(acc[i][v], part_mut(row, v));
+                E::store::<S>(acc[i][v], next.seed, place(i) + v * LANES, &mut row[stored::<E>(v, width)]);
             }
         }
     }
+}
+
+/// Where vector `v` of so many stored values lies, in bytes.
+#[inline(always)]
+fn stored<E: StoredState>(v: usize, width: usize) -> Range<usize> {
+    v * LANES * E::BYTES..width.min((v + 1) * LANES) * E::BYTES
 }

@@ -8,13 +8,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mambo_kernel::{Operand, SSM_CHUNK, Segment, SlotLayout, SsmDims};
+use mambo_kernel::{Operand, SSM_CHUNK, Segment, SlotLayout, SsmDims, StateElem};
 
 use super::ssm_head::{Chunk, Head, chunk_floats};
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::cache::CacheViews;
 use crate::shared::View;
 use crate::simd::Simd;
+use crate::stored::{Bf16, F16, F32, StoredState};
 
 /// Parts a segment's ring entries are stored in.
 const STORE_PARTS: usize = 4;
@@ -95,36 +96,57 @@ impl<'a> SlotPart<'a> {
         &self,
         chunk: &Chunk,
         start: usize,
+        place: (usize, usize),
+        weights: [&[f32]; 2],
+        floats: &mut [f32],
+        out: &mut [&mut [f32]; SSM_CHUNK],
+    ) {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            match self.layout.elem {
+                StateElem::F32 => self.head_in::<S, F32>(chunk, start, place, weights, floats, out),
+                StateElem::F16 => self.head_in::<S, F16>(chunk, start, place, weights, floats, out),
+                StateElem::BF16 => self.head_in::<S, Bf16>(chunk, start, place, weights, floats, out),
+            }
+        }
+    }
+
+    /// The same with states of one type.
+    ///
+    /// # Safety
+    /// As above.
+    #[inline(always)]
+    unsafe fn head_in<S: Simd, E: StoredState>(
+        &self,
+        chunk: &Chunk,
+        start: usize,
         (index, head): (usize, usize),
         [a, d]: [&[f32]; 2],
         floats: &mut [f32],
         out: &mut [&mut [f32]; SSM_CHUNK],
     ) {
         let dims = self.layout.dims;
-        let size = dims.state * dims.head_dim;
-        let range = |position| {
-            let at = self.layout.state_at(position) + head * size;
-            at..at + size
-        };
         let (products, rest) = floats.split_at_mut(SSM_CHUNK * SSM_CHUNK);
         let (weights, rest) = rest.split_at_mut(SSM_CHUNK * SSM_CHUNK);
         let scaled = &mut rest[..SSM_CHUNK * dims.state];
         let mut own = Head { index, head_dim: dims.head_dim, a: a[head], d: d[head], state: None };
+        // SAFETY: the caller vouches for it; the borrow ends before the state is written.
+        let old = || unsafe { self.caches.state(self.slot, self.layer, start, head) };
         if start > 0 {
-            // SAFETY: the caller vouches for it; the borrow ends before the state is written.
-            own.state = Some(unsafe { self.caches.slot(self.slot, self.layer, range(start)) });
+            own.state = Some(old());
         }
-        chunk.outputs::<S>(&own, products, weights, out);
+        chunk.outputs::<S, E>(&own, products, weights, out);
         own.state = None;
         if chunk.end == SSM_CHUNK {
-            let (from, to) = (range(start), range(start + SSM_CHUNK));
+            let end = start + SSM_CHUNK;
             // SAFETY: as above.
-            let next = unsafe { self.caches.slot_mut(self.slot, self.layer, to.clone()) };
-            if from != to && start > 0 {
-                // SAFETY: another state than `next`.
-                next.copy_from_slice(unsafe { self.caches.slot(self.slot, self.layer, from) });
+            let next = unsafe { self.caches.state_mut(self.slot, self.layer, end, head) };
+            if self.layout.chunks > 1 && start > 0 {
+                // Another state than `next`.
+                next.copy_from_slice(old());
             }
-            chunk.advance::<S>(&own, start == 0, next, scaled);
+            let seed = self.layout.state_seed(end, head);
+            chunk.advance::<S, E>(&own, start == 0, seed, next, scaled);
         }
     }
 }

@@ -56,6 +56,13 @@ impl Simd for Avx2 {
         simd!([_mm256_loadu_ps(x.as_ptr().cast()), _mm256_loadu_ps(x.as_ptr().add(32).cast())])
     }
     #[inline(always)]
+    fn store_le(v: Self::F, out: &mut [u8; 4 * LANES]) {
+        simd!({
+            _mm256_storeu_ps(out.as_mut_ptr().cast(), v[0]);
+            _mm256_storeu_ps(out.as_mut_ptr().add(32).cast(), v[1]);
+        })
+    }
+    #[inline(always)]
     fn load_f16(x: &[u8; 2 * LANES]) -> Self::F {
         simd!([
             _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast())),
@@ -188,6 +195,14 @@ impl Simd for Avx2 {
         each!(_mm256_sub_epi32, a, b)
     }
     #[inline(always)]
+    fn imul(a: Self::I, b: Self::I) -> Self::I {
+        each!(_mm256_mullo_epi32, a, b)
+    }
+    #[inline(always)]
+    fn ixor(a: Self::I, b: Self::I) -> Self::I {
+        each!(_mm256_xor_si256, a, b)
+    }
+    #[inline(always)]
     fn iand(a: Self::I, b: Self::I) -> Self::I {
         each!(_mm256_and_si256, a, b)
     }
@@ -195,6 +210,11 @@ impl Simd for Avx2 {
     fn ishl<const N: u32>(v: Self::I) -> Self::I {
         let count = simd!(_mm_cvtsi32_si128(N as i32));
         simd!([_mm256_sll_epi32(v[0], count), _mm256_sll_epi32(v[1], count)])
+    }
+    #[inline(always)]
+    fn ishr<const N: u32>(v: Self::I) -> Self::I {
+        let count = simd!(_mm_cvtsi32_si128(N as i32));
+        simd!([_mm256_srl_epi32(v[0], count), _mm256_srl_epi32(v[1], count)])
     }
     #[inline(always)]
     fn isar<const N: u32>(v: Self::I) -> Self::I {
@@ -224,6 +244,14 @@ impl Simd for Avx2 {
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(v[0], v[1]));
             let (low, high) = (_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
             _mm_storeu_si128(out.as_mut_ptr().cast(), _mm_packs_epi16(low, high));
+        })
+    }
+
+    #[inline(always)]
+    fn store_u16(v: Self::I, out: &mut [u8; 2 * LANES]) {
+        simd!({
+            let halves = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(v[0], v[1]));
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), halves);
         })
     }
 

@@ -67,6 +67,10 @@ impl Simd for Avx512 {
         simd!(_mm512_loadu_ps(x.as_ptr().cast()))
     }
     #[inline(always)]
+    fn store_le(v: Self::F, out: &mut [u8; 4 * LANES]) {
+        simd!(_mm512_storeu_ps(out.as_mut_ptr().cast(), v))
+    }
+    #[inline(always)]
     fn load_f16(x: &[u8; 2 * LANES]) -> Self::F {
         simd!(_mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())))
     }
@@ -160,12 +164,24 @@ impl Simd for Avx512 {
         simd!(_mm512_sub_epi32(a, b))
     }
     #[inline(always)]
+    fn imul(a: Self::I, b: Self::I) -> Self::I {
+        simd!(_mm512_mullo_epi32(a, b))
+    }
+    #[inline(always)]
+    fn ixor(a: Self::I, b: Self::I) -> Self::I {
+        simd!(_mm512_xor_si512(a, b))
+    }
+    #[inline(always)]
     fn iand(a: Self::I, b: Self::I) -> Self::I {
         simd!(_mm512_and_si512(a, b))
     }
     #[inline(always)]
     fn ishl<const N: u32>(v: Self::I) -> Self::I {
         simd!(_mm512_slli_epi32::<N>(v))
+    }
+    #[inline(always)]
+    fn ishr<const N: u32>(v: Self::I) -> Self::I {
+        simd!(_mm512_srli_epi32::<N>(v))
     }
     #[inline(always)]
     fn isar<const N: u32>(v: Self::I) -> Self::I {
@@ -190,6 +206,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn store_i8(v: Self::I, out: &mut [u8; LANES]) {
         simd!(_mm_storeu_si128(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(v)))
+    }
+
+    #[inline(always)]
+    fn store_u16(v: Self::I, out: &mut [u8; 2 * LANES]) {
+        simd!(_mm256_storeu_si256(out.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(v)))
     }
 
     #[inline(always)]

@@ -40,6 +40,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn store(v: Self::F, out: &mut [f32; LANES]);
     /// f32 from little-endian bytes.
     fn load_le(x: &[u8; 4 * LANES]) -> Self::F;
+    /// f32 to little-endian bytes.
+    fn store_le(v: Self::F, out: &mut [u8; 4 * LANES]);
     /// Widens f16, little-endian.
     fn load_f16(x: &[u8; 2 * LANES]) -> Self::F;
     /// Widens bf16, little-endian.
@@ -74,8 +76,13 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn isplat(v: i32) -> Self::I;
     fn iadd(a: Self::I, b: Self::I) -> Self::I;
     fn isub(a: Self::I, b: Self::I) -> Self::I;
+    /// The low 32 bits of the product.
+    fn imul(a: Self::I, b: Self::I) -> Self::I;
     fn iand(a: Self::I, b: Self::I) -> Self::I;
+    fn ixor(a: Self::I, b: Self::I) -> Self::I;
     fn ishl<const N: u32>(v: Self::I) -> Self::I;
+    /// Logical shift.
+    fn ishr<const N: u32>(v: Self::I) -> Self::I;
     /// Arithmetic shift.
     fn isar<const N: u32>(v: Self::I) -> Self::I;
     /// Nearest i32; whatever for values beyond its range.
@@ -85,6 +92,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn from_bits(v: Self::I) -> Self::F;
     /// Narrows lanes in -128..=127.
     fn store_i8(v: Self::I, out: &mut [u8; LANES]);
+    /// Narrows lanes in 0..=65535, little-endian.
+    fn store_u16(v: Self::I, out: &mut [u8; 2 * LANES]);
 
     fn load_bytes(x: &[u8; 4 * LANES]) -> Self::B;
     fn bsplat(v: u8) -> Self::B;

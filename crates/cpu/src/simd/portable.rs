@@ -53,6 +53,12 @@ impl Simd for Portable {
         std::array::from_fn(|i| f32::from_le_bytes([x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]]))
     }
     #[inline(always)]
+    fn store_le(v: Self::F, out: &mut [u8; 4 * LANES]) {
+        for (o, v) in out.as_chunks_mut().0.iter_mut().zip(v) {
+            *o = v.to_le_bytes();
+        }
+    }
+    #[inline(always)]
     fn load_f16(x: &[u8; 2 * LANES]) -> Self::F {
         std::array::from_fn(|i| f16::from_le_bytes(pair(x, i)).to_f32())
     }
@@ -141,12 +147,24 @@ impl Simd for Portable {
         map2(a, b, i32::wrapping_sub)
     }
     #[inline(always)]
+    fn imul(a: Self::I, b: Self::I) -> Self::I {
+        map2(a, b, i32::wrapping_mul)
+    }
+    #[inline(always)]
+    fn ixor(a: Self::I, b: Self::I) -> Self::I {
+        map2(a, b, |a, b| a ^ b)
+    }
+    #[inline(always)]
     fn iand(a: Self::I, b: Self::I) -> Self::I {
         map2(a, b, |a, b| a & b)
     }
     #[inline(always)]
     fn ishl<const N: u32>(v: Self::I) -> Self::I {
         v.map(|v| v << N)
+    }
+    #[inline(always)]
+    fn ishr<const N: u32>(v: Self::I) -> Self::I {
+        v.map(|v| (v as u32 >> N) as i32)
     }
     #[inline(always)]
     fn isar<const N: u32>(v: Self::I) -> Self::I {
@@ -171,6 +189,12 @@ impl Simd for Portable {
     #[inline(always)]
     fn store_i8(v: Self::I, out: &mut [u8; LANES]) {
         *out = v.map(|v| v as u8);
+    }
+    #[inline(always)]
+    fn store_u16(v: Self::I, out: &mut [u8; 2 * LANES]) {
+        for (o, v) in out.as_chunks_mut().0.iter_mut().zip(v) {
+            *o = (v as u16).to_le_bytes();
+        }
     }
 
     #[inline(always)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mambo_checkpoint::Checkpoint;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_engine::{Engine, EngineConfig, ModelGraphs, Weights};
-use mambo_kernel::{Backend, KvElem, ReferenceBackend, Rollback, WeightSource};
+use mambo_kernel::{Backend, KvScale, KvTypes, ReferenceBackend, Rollback, StateElem, WeightSource};
 use mambo_model::{BuildOptions, WeightTable, bind, describe};
 
 /// The golden checkpoints of the repository.
@@ -53,11 +53,16 @@ impl On {
     }
 }
 
-struct Bound<'c>(WeightTable<'c>);
+/// Weights, and what stands in for their scales for keys and values.
+struct Bound<'c>(WeightTable<'c>, Option<Vec<KvScale>>);
 
 impl Weights for Bound<'_> {
     fn weight(&self, name: &str) -> Option<&dyn WeightSource> {
         self.0.get(name).map(|weight| weight as &dyn WeightSource)
+    }
+
+    fn kv_scales(&self) -> &[KvScale] {
+        self.1.as_deref().unwrap_or(self.0.kv_scales())
     }
 }
 
@@ -68,15 +73,23 @@ pub struct Setup {
     pub sequences: usize,
     /// Most tokens of one step.
     pub step_tokens: usize,
-    /// Element type of the KV cache.
-    pub kv_elem: KvElem,
+    /// Element types of the KV cache.
+    pub kv_types: KvTypes,
+    /// Element type of recurrent states.
+    pub state_elem: StateElem,
     /// Depth of the recurrent slots.
     pub rollback: Rollback,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { sequences: 4, step_tokens: 512, kv_elem: KvElem::F32, rollback: Rollback::None }
+        Setup {
+            sequences: 4,
+            step_tokens: 512,
+            kv_types: KvTypes::default(),
+            state_elem: StateElem::F32,
+            rollback: Rollback::None,
+        }
     }
 }
 
@@ -87,9 +100,14 @@ pub fn load(case: &str, on: On, setup: Setup) -> Engine {
 
 /// Loads the checkpoint in a folder.
 pub fn load_folder(folder: &Path, on: On, setup: Setup) -> Engine {
+    load_scaled(folder, on, setup, None)
+}
+
+/// The same, perhaps with other scales for keys and values than the checkpoint's.
+pub fn load_scaled(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvScale>>) -> Engine {
     let checkpoint = Checkpoint::open(folder).expect("golden checkpoints open");
     let spec = describe(&checkpoint).expect("golden checkpoints are described");
-    let weights = Bound(bind(&checkpoint, &spec).expect("golden checkpoints bind"));
+    let weights = Bound(bind(&checkpoint, &spec).expect("golden checkpoints bind"), scales);
     let trunk = spec.trunk_graph(BuildOptions::default()).expect("a graph");
     let with_hidden = spec.trunk_graph(BuildOptions { hidden: true }).expect("a graph");
     let head = spec.mtp.map(|_| spec.mtp_graph().expect("a graph"));
@@ -103,7 +121,8 @@ pub fn load_folder(folder: &Path, on: On, setup: Setup) -> Engine {
         max_sequences: setup.sequences,
         context_tokens: 1024,
         step_tokens: setup.step_tokens,
-        kv_elem: setup.kv_elem,
+        kv_types: setup.kv_types,
+        state_elem: setup.state_elem,
         rollback: setup.rollback,
         memory_bytes: None,
     };

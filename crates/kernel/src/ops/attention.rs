@@ -2,11 +2,12 @@
 //! `y = Σ_s softmax_s(q·k_s / sqrt(head_dim))·v_s` over all positions `s ≤ t` of the sequence, with
 //! key head `h / (q_heads / kv_heads)`. No position encoding of any kind.
 //!
-//! Page layout: for each layer K as `[kv_head][position][channel]`, then V the same.
-//! Keys and values are rounded to the cache's element type when they are appended, also for the row
-//! itself. Tolerance: an f32 softmax.
+//! Page layout: for each layer every head's keys, then every head's values, a head as
+//! [`KvElem::head_bytes`] says. Keys and values are rounded to their element types when they are appended,
+//! also for the row itself; every type rounds to the same bits everywhere, so the tolerance is that of an
+//! f32 softmax.
 
-use crate::cache::KvElem;
+use crate::cache_elem::{KvElem, KvScale, KvTypes};
 use crate::case::{Case, RAGGED, Rng};
 use crate::op::{AttentionDims, Op};
 
@@ -31,24 +32,26 @@ pub fn reference(dims: &AttentionDims, q: &[f32], keys: &[Vec<f32>], values: &[V
     out
 }
 
-/// Grouped heads, one head, odd head sizes, both element types, scores flat and sharp.
+/// Grouped heads, one head, odd head sizes, every pair of element types, scores flat and sharp.
 pub fn cases() -> Vec<Case> {
     let mut rng = Rng(14);
-    let sizes = [
-        (4, 2, 32, KvElem::F32, 1.0),
-        (6, 3, 20, KvElem::F32, 1.0),
-        (1, 1, 12, KvElem::F32, 6.0),
-        (8, 2, 64, KvElem::F16, 1.0),
-        (5, 1, 128, KvElem::F16, 3.0),
-    ];
-    let case = |&(q_heads, kv_heads, head_dim, kv_elem, sharp): &(usize, usize, usize, KvElem, f32)| {
-        let dims = AttentionDims { q_heads, kv_heads, head_dim };
-        let name = format!("{q_heads}/{kv_heads} heads of {head_dim}, {} cache", kv_elem.name());
-        let mut case = Case::new(name, Op::Attention(dims), &RAGGED, 1e-5);
-        case.kv_elem = kv_elem;
-        case.input(q_heads * head_dim, || rng.normal() * sharp)
-            .input(kv_heads * head_dim, || rng.normal())
-            .input(kv_heads * head_dim, || rng.normal())
-    };
-    sizes.iter().map(case).collect()
+    let sizes = [(4, 2, 32, 1.0), (6, 3, 20, 1.0), (1, 1, 12, 6.0), (8, 2, 64, 1.0), (5, 1, 128, 3.0)];
+    let mut cases = Vec::new();
+    for (row, k) in KvElem::ALL.into_iter().enumerate() {
+        for (col, v) in KvElem::ALL.into_iter().enumerate() {
+            // Along each row and each column every size is met.
+            let (q_heads, kv_heads, head_dim, sharp) = sizes[(row + col) % sizes.len()];
+            let types = KvTypes { k, v };
+            let dims = AttentionDims { q_heads, kv_heads, head_dim };
+            let name = format!("{q_heads}/{kv_heads} heads of {head_dim}, {types} cache");
+            let mut case = Case::new(name, Op::Attention(dims), &RAGGED, 1e-5)
+                .input(q_heads * head_dim, || rng.normal() * sharp)
+                .input(kv_heads * head_dim, || rng.normal())
+                .input(kv_heads * head_dim, || rng.normal());
+            case.kv_types = types;
+            case.kv_scale = KvScale { k: 0.013, v: 0.37 };
+            cases.push(case);
+        }
+    }
+    cases
 }

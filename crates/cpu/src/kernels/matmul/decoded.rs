@@ -7,9 +7,10 @@
 use mambo_tensor::{DType, decode_row};
 
 use super::format::{Format, PANEL_ROWS, UNPACK_FLOATS};
-use super::plain::{F32, PlainFormat};
+use super::plain::PlainFormat;
 use crate::shared::View;
 use crate::simd::Simd;
+use crate::stored::F32;
 
 pub(crate) struct Decoded;
 

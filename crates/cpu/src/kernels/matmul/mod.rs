@@ -34,7 +34,7 @@ use iq2_xxs::Iq2Xxs;
 use lines::{LineFormat, Nested, Single};
 use nvfp4::Nvfp4;
 pub(crate) use pack::Packed;
-use plain::{Bf16, E4m3, F16, F32, PlainFormat};
+use plain::PlainFormat;
 use q4_0::Q4_0;
 use q5_0::Q5_0;
 use q6_k::Q6K;
@@ -46,6 +46,7 @@ use super::{Cx, Kernel, Scratch, ScratchNeed, Work, bind};
 use crate::isa::Isa;
 use crate::shared::View;
 use crate::simd::{Math, Simd};
+use crate::stored::{Bf16, E4m3, F16, F32};
 
 /// Most rows of an item; whole groups of the largest register block.
 pub(super) const ROW_BLOCK: usize = 64;

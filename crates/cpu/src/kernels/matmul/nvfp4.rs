@@ -9,10 +9,11 @@
 use mambo_tensor::DType;
 
 use super::format::{Format, each_row};
-use super::plain::widen_e4m3;
+
 use super::quant::each_block;
 use crate::shared::View;
 use crate::simd::Simd;
+use crate::stored::widen_e4m3;
 
 pub(crate) struct Nvfp4;
 

@@ -11,74 +11,10 @@ use mambo_tensor::DType;
 use super::format::{Format, PANEL_ROWS, each_row};
 use crate::shared::View;
 use crate::simd::Simd;
+use crate::stored::Stored;
 
 /// Columns packed at a time.
 const PACK_COLUMNS: usize = 128;
-
-/// A float type weights are stored in.
-pub(crate) trait Stored: Send + Sync + 'static {
-    const BYTES: usize;
-    /// Sixteen values, widened.
-    fn load<S: Simd>(bytes: &[u8]) -> S::F;
-}
-
-pub(crate) struct F32;
-pub(crate) struct F16;
-pub(crate) struct Bf16;
-pub(crate) struct E4m3;
-
-impl Stored for F32 {
-    const BYTES: usize = 4;
-    #[inline(always)]
-    fn load<S: Simd>(bytes: &[u8]) -> S::F {
-        S::load_le(bytes.first_chunk().expect("sixteen values"))
-    }
-}
-
-impl Stored for F16 {
-    const BYTES: usize = 2;
-    #[inline(always)]
-    fn load<S: Simd>(bytes: &[u8]) -> S::F {
-        S::load_f16(bytes.first_chunk().expect("sixteen values"))
-    }
-}
-
-impl Stored for Bf16 {
-    const BYTES: usize = 2;
-    #[inline(always)]
-    fn load<S: Simd>(bytes: &[u8]) -> S::F {
-        S::load_bf16(bytes.first_chunk().expect("sixteen values"))
-    }
-}
-
-/// Bits 20..27 and 31 of an f32, where [`widen_e4m3`] puts the magnitude and the sign.
-const MAGNITUDE: i32 = 0x07f0_0000;
-const SIGN: i32 = i32::MIN;
-
-/// An f8's bits at their places in an f32, the exponent short of 120.
-#[inline(always)]
-fn place_e4m3<S: Simd>(byte: S::I) -> S::I {
-    S::isar::<4>(S::ishl::<24>(byte))
-}
-
-/// Widens f8 (e4m3) that are not NaN; those would come out as 480.
-#[inline(always)]
-pub(super) fn widen_e4m3<S: Simd>(byte: S::I) -> S::F {
-    let placed = S::from_bits(S::iand(place_e4m3::<S>(byte), S::isplat(MAGNITUDE | SIGN)));
-    // Subnormal values are subnormal here too, and the product makes both right.
-    S::mul(placed, S::splat(f32::from_bits((120 + 127) << 23)))
-}
-
-impl Stored for E4m3 {
-    const BYTES: usize = 1;
-    #[inline(always)]
-    fn load<S: Simd>(bytes: &[u8]) -> S::F {
-        let byte = S::load_u8_int(bytes.first_chunk().expect("sixteen values"));
-        let magnitude = S::from_bits(S::iand(place_e4m3::<S>(byte), S::isplat(MAGNITUDE)));
-        let largest = S::splat(f32::from_bits(MAGNITUDE as u32 - (1 << 20)));
-        S::select_gt(magnitude, largest, S::splat(f32::NAN), widen_e4m3::<S>(byte))
-    }
-}
 
 /// The format of a float type.
 pub(crate) struct PlainFormat<T>(PhantomData<T>);

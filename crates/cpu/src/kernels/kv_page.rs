@@ -1,0 +1,167 @@
+//! One head of a KV page: rows rounded into it, the whole of it widened.
+//!
+//! Keys stand as codes `[channel][position]` and scales `[block][position]`, values as codes
+//! `[position][channel]` and scales `[position][block]`.
+
+use mambo_kernel::rounding::bf16_value;
+use mambo_kernel::{KvElem, PAGE_TOKENS, Q8_BLOCK};
+
+use crate::simd::{LANES, Simd, part, part_mut, vectors};
+use crate::stored::{Bf16, E4m3, F16, F32, Stored, store_bf16, store_e4m3, store_q8};
+
+/// How one layer stores its keys or its values.
+#[derive(Clone, Copy)]
+pub(super) struct Half {
+    pub elem: KvElem,
+    /// Of 8-bit floats.
+    pub scale: f32,
+    pub head_dim: usize,
+}
+
+/// Bytes of a block of the widest type.
+type BlockBytes = [u8; 4 * Q8_BLOCK];
+
+impl Half {
+    /// Bytes of all codes; scales follow.
+    #[inline(always)]
+    fn codes(&self) -> usize {
+        PAGE_TOKENS * self.head_dim * self.elem.code_bytes()
+    }
+
+    /// Stores one position as keys.
+    #[inline(always)]
+    pub fn store_keys<S: Simd>(&self, x: &[f32], at: usize, page: &mut [u8]) {
+        let width = self.elem.code_bytes();
+        let (codes, scales) = page.split_at_mut(self.codes());
+        for (block, x) in x.chunks(Q8_BLOCK).enumerate() {
+            let mut bytes = [0; 4 * Q8_BLOCK];
+            let scale = self.narrow::<S>(x, &mut bytes);
+            for (c, value) in bytes.chunks_exact(width).take(x.len()).enumerate() {
+                let place = (block * Q8_BLOCK + c) * PAGE_TOKENS + at;
+                codes[place * width..][..width].copy_from_slice(value);
+            }
+            if let Some(scale) = scale {
+                scales[2 * (block * PAGE_TOKENS + at)..][..2].copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+    }
+
+    /// Stores one position as values.
+    #[inline(always)]
+    pub fn store_values<S: Simd>(&self, x: &[f32], at: usize, page: &mut [u8]) {
+        let width = self.elem.code_bytes();
+        let (codes, scales) = page.split_at_mut(self.codes());
+        let blocks = self.elem.scales(self.head_dim);
+        for (block, x) in x.chunks(Q8_BLOCK).enumerate() {
+            let mut bytes = [0; 4 * Q8_BLOCK];
+            let scale = self.narrow::<S>(x, &mut bytes);
+            let place = (at * self.head_dim + block * Q8_BLOCK) * width;
+            codes[place..][..x.len() * width].copy_from_slice(&bytes[..x.len() * width]);
+            if let Some(scale) = scale {
+                scales[2 * (at * blocks + block)..][..2].copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+    }
+
+    /// Rounds up to 32 values; the scale of those that have one.
+    #[inline(always)]
+    fn narrow<S: Simd>(&self, x: &[f32], out: &mut BlockBytes) -> Option<u16> {
+        match self.elem {
+            KvElem::F32 => {
+                for (x, out) in x.iter().zip(out.as_chunks_mut().0) {
+                    *out = x.to_le_bytes();
+                }
+            }
+            KvElem::F16 => {
+                for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(vectors(x.len())) {
+                    S::store_f16(S::load_part(part(x, i)), out);
+                }
+            }
+            KvElem::BF16 => {
+                for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(vectors(x.len())) {
+                    store_bf16::<S>(S::load_part(part(x, i)), out);
+                }
+            }
+            KvElem::F8 => {
+                for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate().take(vectors(x.len())) {
+                    store_e4m3::<S>(S::div(S::load_part(part(x, i)), S::splat(self.scale)), out);
+                }
+            }
+            KvElem::Q8 => return Some(store_q8::<S>(x, out.first_chunk_mut().expect("a block"))),
+        }
+        None
+    }
+
+    /// Widens keys to `[channel][position]`.
+    #[inline(always)]
+    pub fn widen_keys<S: Simd>(&self, page: &[u8], out: &mut [f32]) {
+        if self.elem != KvElem::Q8 {
+            return self.widen_floats::<S>(page, out);
+        }
+        const BLOCK: usize = Q8_BLOCK * PAGE_TOKENS;
+        let (codes, scales) = page.split_at(self.codes());
+        let blocks = codes.chunks(BLOCK).zip(out.chunks_mut(BLOCK));
+        for ((codes, out), scales) in blocks.zip(scales.as_chunks::<{ 2 * PAGE_TOKENS }>().0) {
+            let scales: [S::F; PAGE_TOKENS / LANES] =
+                std::array::from_fn(|v| Bf16::load::<S>(&scales[v * 2 * LANES..]));
+            let channels =
+                codes.as_chunks::<PAGE_TOKENS>().0.iter().zip(out.as_chunks_mut::<PAGE_TOKENS>().0);
+            for (codes, out) in channels {
+                for (v, &scale) in scales.iter().enumerate() {
+                    let codes = S::load_i8(codes[v * LANES..].first_chunk().expect("sixteen positions"));
+                    S::store_part(S::mul(codes, scale), part_mut(out, v));
+                }
+            }
+        }
+    }
+
+    /// Widens values to `[position][channel]`.
+    #[inline(always)]
+    pub fn widen_values<S: Simd>(&self, page: &[u8], out: &mut [f32]) {
+        if self.elem != KvElem::Q8 {
+            return self.widen_floats::<S>(page, out);
+        }
+        let n = self.head_dim;
+        let (codes, scales) = page.split_at(self.codes());
+        let scales = scales.as_chunks::<2>().0.chunks_exact(self.elem.scales(n));
+        for ((codes, scales), out) in codes.chunks_exact(n).zip(scales).zip(out.chunks_exact_mut(n)) {
+            for (i, codes) in codes.chunks(LANES).enumerate() {
+                let scale = S::splat(bf16_value(u16::from_le_bytes(scales[i * LANES / Q8_BLOCK])));
+                let codes = match codes.first_chunk() {
+                    Some(full) => S::load_i8(full),
+                    None => {
+                        let mut whole = [0; LANES];
+                        whole[..codes.len()].copy_from_slice(codes);
+                        S::load_i8(&whole)
+                    }
+                };
+                S::store_part(S::mul(codes, scale), part_mut(out, i));
+            }
+        }
+    }
+
+    /// Types whose values stand alone: their order is that of the result.
+    #[inline(always)]
+    fn widen_floats<S: Simd>(&self, page: &[u8], out: &mut [f32]) {
+        match self.elem {
+            KvElem::F32 => widen::<S, F32>(page, out),
+            KvElem::F16 => widen::<S, F16>(page, out),
+            KvElem::BF16 => widen::<S, Bf16>(page, out),
+            KvElem::F8 => {
+                let scale = S::splat(self.scale);
+                for (codes, out) in page.as_chunks::<LANES>().0.iter().zip(out.as_chunks_mut().0) {
+                    S::store(S::mul(E4m3::load::<S>(codes), scale), out);
+                }
+            }
+            KvElem::Q8 => unreachable!("its scales stand beside its codes"),
+        }
+    }
+}
+
+/// Widens a head of a page; its length is a multiple of sixteen values.
+#[inline(always)]
+fn widen<S: Simd, T: Stored>(page: &[u8], out: &mut [f32]) {
+    for (stored, out) in page.chunks_exact(LANES * T::BYTES).zip(out.as_chunks_mut().0) {
+        S::store(T::load::<S>(stored), out);
+    }
+}
