@@ -69,7 +69,7 @@ impl Described {
 impl TypeTable {
     /// The types `mambo quantize --type NAME` would write.
     pub fn as_if(spec: &ModelSpec, name: &str) -> Result<TypeTable> {
-        let layout = Recipe::named(name)?.layout(spec, Container::Gguf)?;
+        let layout = Recipe::named(name, Container::Gguf)?.layout(spec, Container::Gguf)?;
         let mut weights: HashMap<String, (DType, u64)> = HashMap::new();
         for tensor in &layout.tensors {
             let row = weights.entry(tensor.weight.clone()).or_insert((tensor.encoding(), 0));

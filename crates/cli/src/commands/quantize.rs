@@ -48,7 +48,7 @@ pub struct QuantizeArgs {
 pub fn run(args: &QuantizeArgs) -> Result<()> {
     let container = Container::of(&args.output.path);
     let kind = args.kind.as_deref().unwrap_or(container.default_mix());
-    let mut recipe = if args.pure { Recipe::pure(kind)? } else { Recipe::named(kind)? };
+    let mut recipe = if args.pure { Recipe::pure(kind)? } else { Recipe::named(kind, container)? };
     for rule in &args.tensor {
         recipe = recipe.with_rule(rule)?;
     }

@@ -27,7 +27,7 @@ pub struct SynthArgs {
 /// Runs the command.
 pub fn run(args: &SynthArgs) -> Result<()> {
     // One type makes speed easy to read; a mix is one because it was asked for.
-    let recipe = Recipe::pure(&args.quant).or_else(|_| Recipe::named(&args.quant))?;
+    let recipe = Recipe::pure(&args.quant).or_else(|_| Recipe::named(&args.quant, Container::Gguf))?;
     let synth = Synth::new(&args.preset, args.seed)?;
     let layout = recipe.layout(&synth.spec, Container::Gguf)?;
     let output = Output {

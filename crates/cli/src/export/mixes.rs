@@ -6,6 +6,8 @@
 
 use mambo_tensor::DType;
 
+use super::Container;
+
 /// Weights with another type than the rest, by pattern; later rules win.
 pub type Rules = &'static [(&'static str, DType)];
 
@@ -22,23 +24,7 @@ pub struct Mix {
 /// All mixes: the default of GGUF files, that of safetensors folders, that of the binary.
 pub static MIXES: &[Mix] = &[
     Mix { name: "q4_mix", default: DType::Q4K, rules: BESIDE_FOUR_BITS },
-    // As NVIDIA mixes them: experts, feed-forward layers and the head in four bits, Mamba in eight.
-    Mix {
-        name: "nvfp4_mix",
-        default: DType::NVFP4,
-        rules: &[
-            ("embed", DType::BF16),
-            ("in_proj", DType::F8E4M3),
-            ("out_proj", DType::F8E4M3),
-            ("q", DType::BF16),
-            ("k", DType::BF16),
-            ("v", DType::BF16),
-            ("o", DType::BF16),
-            ("latent_down", DType::BF16),
-            ("latent_up", DType::BF16),
-            ("mtp", DType::BF16),
-        ],
-    },
+    Mix { name: "nvfp4_mix", default: DType::NVFP4, rules: BESIDE_NVFP4 },
     // Measured on that model: all layers' experts are equally sensitive within the noise; the four that go
     // first are those with which every golden conversation keeps its answer. The MTP head's go too: their
     // errors cost a draft, never an answer.
@@ -93,6 +79,23 @@ const BESIDE_FIVE_BITS: Rules = &[
     ("eh_proj", DType::Q6K),
 ];
 
+/// Beside `nvfp4` in a folder, which has nothing between it and 8-bit floats; nobody quantises embeddings there.
+const BESIDE_NVFP4: Rules = &[
+    ("embed", DType::BF16),
+    ("head", DType::F8E4M3),
+    ("in_proj", DType::F8E4M3),
+    ("out_proj", DType::F8E4M3),
+    ("q", DType::F8E4M3),
+    ("k", DType::F8E4M3),
+    ("v", DType::F8E4M3),
+    ("o", DType::F8E4M3),
+    ("shared_up", DType::F8E4M3),
+    ("shared_down", DType::F8E4M3),
+    ("latent_down", DType::F8E4M3),
+    ("latent_up", DType::F8E4M3),
+    ("eh_proj", DType::F8E4M3),
+];
+
 /// Beside `mxfp4`, whose scales are powers of two: it is made for experts alone.
 const BESIDE_MXFP4: Rules = &[
     ("embed", DType::Q8_0),
@@ -116,8 +119,9 @@ pub fn named(name: &str) -> Option<&'static Mix> {
 }
 
 /// What stands beside a type that most weights have; nothing where it loses little.
-pub fn rules_beside(dtype: DType) -> Rules {
+pub fn rules_beside(dtype: DType, container: Container) -> Rules {
     match dtype {
+        DType::NVFP4 if container == Container::Safetensors => BESIDE_NVFP4,
         DType::Q2K | DType::Q3K | DType::Q4_0 | DType::Q4_1 | DType::Q4K => BESIDE_FOUR_BITS,
         DType::IQ4_NL | DType::IQ4_XS | DType::NVFP4 => BESIDE_FOUR_BITS,
         DType::Q5_0 | DType::Q5_1 | DType::Q5K => BESIDE_FIVE_BITS,

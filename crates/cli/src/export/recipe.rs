@@ -47,11 +47,11 @@ pub struct Recipe {
 
 impl Recipe {
     /// The recipe of that name: a named mix, or a type for most weights and more bits for those that err most.
-    pub fn named(name: &str) -> Result<Recipe> {
+    pub fn named(name: &str, container: Container) -> Result<Recipe> {
         let name = name.to_lowercase();
         let (default, rules) = match (mixes::named(&name), type_named(&name)) {
             (Some(mix), _) => (mix.default, mix.rules),
-            (None, Some(dtype)) => (dtype, mixes::rules_beside(dtype)),
+            (None, Some(dtype)) => (dtype, mixes::rules_beside(dtype, container)),
             (None, None) => {
                 let mixes: Vec<&str> = MIXES.iter().map(|mix| mix.name).collect();
                 let (types, mixes) = (type_names(), mixes.join(", "));
@@ -65,7 +65,7 @@ impl Recipe {
 
     /// The same without exceptions for single weights.
     pub fn pure(name: &str) -> Result<Recipe> {
-        let recipe = Recipe::named(name)?;
+        let recipe = Recipe::named(name, Container::Gguf)?;
         match mixes::named(&recipe.name) {
             None => Ok(Recipe { rules: Vec::new(), own_rules: 0, ..recipe }),
             Some(mix) => bail!("{} is a mix; name one type, such as {}", mix.name, mix.default),
@@ -192,14 +192,14 @@ mod tests {
         assert_eq!(dtype("blk.1.ffn_down_exps.weight"), DType::Q8_0);
         assert_eq!(dtype("blk.1.ffn_gate_inp.weight"), DType::F32, "routers are never quantised");
         assert_eq!(dtype("blk.0.ssm_in.weight"), DType::Q4_0);
-        let nothing = Recipe::named("q4_0").unwrap().with_rule("wing=q8_0").unwrap();
+        let nothing = Recipe::named("q4_0", Container::Gguf).unwrap().with_rule("wing=q8_0").unwrap();
         let told = |e: anyhow::Error| e.to_string().contains("`wing`; it has embed, ");
         assert!(nothing.layout(&spec, Container::Gguf).is_err_and(told));
-        let mixed = Recipe::named("builtin").unwrap();
+        let mixed = Recipe::named("builtin", Container::Gguf).unwrap();
         assert!(mixed.layout(&spec, Container::Gguf).is_ok(), "its own rules may go past other models");
         assert!(mixed.with_rule("wing=q8_0").unwrap().layout(&spec, Container::Gguf).is_err_and(told));
         assert!(
-            Recipe::named("q9")
+            Recipe::named("q9", Container::Gguf)
                 .is_err_and(|e| e.to_string().contains("q2_k, or a mix: q4_mix, nvfp4_mix, builtin"))
         );
     }
@@ -209,8 +209,10 @@ mod tests {
     fn the_default_mix_stays_small_on_real_shapes() {
         for (preset, most) in [("nano-30b", 4.6), ("nano-4b", 5.2), ("super-120b", 4.7)] {
             let spec = mambo_model::Preset::named(preset).and_then(|p| p.spec()).unwrap();
-            let layout =
-                Recipe::named(Container::Gguf.default_mix()).unwrap().layout(&spec, Container::Gguf).unwrap();
+            let layout = Recipe::named(Container::Gguf.default_mix(), Container::Gguf)
+                .unwrap()
+                .layout(&spec, Container::Gguf)
+                .unwrap();
             let bits = layout.bits_per_weight();
             assert!(bits <= most, "{preset}: {bits} bits per weight");
         }

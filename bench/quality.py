@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Writes docs/quality.md and docs/quality.svg: what every type and setting costs, in size, quality and speed.
+
+    cargo build --release
+    python3 bench/quality.py              # everything: about half an hour on two cores, 20 GB of disk
+    python3 bench/quality.py --no-speed   # keeps the speed table of the last full run
+
+With llama-cpp-python installed (in the Python that runs this), the files of its quantizer are measured beside
+ours, on the same text by the same program.
+"""
+
+import argparse
+import ctypes
+import datetime
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MAMBO = ROOT / "target/release/mambo"
+MODEL = ROOT / "models/tiny-hybrid"
+TEXT = ROOT / "tests/fixtures/text/held-out.txt"
+PAGE = ROOT / "docs/quality.md"
+PICTURE = ROOT / "docs/quality.svg"
+SPEEDS = ROOT / "bench/results/quality-speed.json"
+WINDOWS = 16
+# mambo's type; llama.cpp's name and number for what comes closest.
+TYPES = [("bf16", None, None), ("q8_0", "Q8_0", 7), ("q6_k", "Q6_K", 18), ("q5_1", "Q5_1", 9),
+         ("q5_k", "Q5_K_M", 17), ("q5_0", "Q5_0", 8), ("q4_1", "Q4_1", 3), ("q4_mix", "Q4_K_M", 15),
+         ("iq4_nl", "IQ4_NL", 25), ("q4_0", "Q4_0", 2), ("nvfp4", None, None), ("iq4_xs", "IQ4_XS", 30),
+         ("mxfp4", "MXFP4_MOE", 38), ("q3_k", "Q3_K_M", 12), ("q2_k", "Q2_K", 10)]
+FOLDERS = ["f8_e4m3", "nvfp4_mix"]
+CACHES = [("f32", "f32"), ("f16", "f32"), ("bf16", "f32"), ("q8", "f32"), ("q8/f16", "f32"), ("f16/q8", "f32"),
+          ("f8", "f32"), ("f32", "bf16"), ("f32", "f16"), ("q8", "f16")]
+SHAPES = ["nano-4b", "nano-30b", "super-120b"]
+SIZES = ["bf16", "q8_0", "q6_k", "q5_k", "q4_mix", "nvfp4", "mxfp4", "q3_k", "q2_k"]
+SPEED = [("nano-4b", kind) for kind in ("q8_0", "q6_k", "q5_k", "q4_0", "q4_mix", "nvfp4", "mxfp4")] + [("nano-30b", "q4_mix")]
+
+
+def mambo(*arguments):
+    done = subprocess.run([MAMBO, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"mambo {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+    return json.loads(done.stdout) if "--json" in arguments else None
+
+
+def measure(model, *flags):
+    print(f"measuring {pathlib.Path(model).name} {' '.join(flags)}", file=sys.stderr, flush=True)
+    return mambo("eval", "kld", "-m", model, "--base", MODEL, "--text", TEXT, "--windows", WINDOWS, "--json", *flags)
+
+
+def size(path):
+    files = [path] if path.is_file() else path.iterdir()
+    return sum(file.stat().st_size for file in files)
+
+
+def quality_cells(result):
+    kld = result["kld"]
+    return (f"{result['perplexity']['perplexity']:.4f} | {kld['mean']:.5f} | {kld['median']:.5f} | {kld['p99']:.4f} | "
+            f"{100 * result['top1_agreement']:.2f} %")
+
+
+# Kept by name, because the library keeps only its address.
+QUIET = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda level, text, data: None)
+
+
+def llama_quantize(source, target, number):
+    import llama_cpp
+
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = number
+    llama_cpp.llama_log_set(QUIET, ctypes.c_void_p(0))
+    return llama_cpp.llama_model_quantize(bytes(source), bytes(target), ctypes.byref(params)) == 0
+
+
+def type_rows(folder):
+    """Rows of the table of types, and points (name, program, bits, mean divergence) for the picture."""
+    rows, points = [], []
+    source = folder / "f32.gguf"
+    mambo("quantize", "-m", MODEL, "-o", source, "--type", "f32")
+    beside = importlib.util.find_spec("llama_cpp") is not None
+    if not beside:
+        print("SKIPPED: llama.cpp's columns, because llama-cpp-python is not installed", file=sys.stderr)
+
+    def add(name, program, path, result):
+        bits = size(path) * 8 / parameters
+        points.append((name, program, bits, result["kld"]["mean"]))
+        rows.append(f"| {name} | {program} | {size(path) / 1e6:.1f} MB | {bits:.2f} | {quality_cells(result)} |")
+
+    for kind, theirs, number in TYPES:
+        path = folder / f"{kind}.gguf"
+        parameters = mambo("quantize", "-m", MODEL, "-o", path, "--type", kind, "--json")["parameters"]
+        add(kind, "mambo", path, measure(path))
+        path.unlink()
+        if beside and theirs and llama_quantize(source, path, number):
+            add(theirs, "llama.cpp", path, measure(path))
+            path.unlink()
+    calibration = folder / "calibration.txt"
+    text = TEXT.read_text(encoding="utf-8")
+    # The end of the text, which the measurement does not reach.
+    calibration.write_text(text[-60000:], encoding="utf-8")
+    for kind in ("q4_mix", "q2_k"):
+        path = folder / "calibrated.gguf"
+        mambo("quantize", "-m", MODEL, "-o", path, "--type", kind, "--calibrate", calibration, "--force")
+        add(f"{kind}, calibrated", "mambo", path, measure(path))
+    for kind in FOLDERS:
+        path = folder / kind
+        mambo("quantize", "-m", MODEL, "-o", path, "--type", kind)
+        add(f"{kind} (folder)", "mambo", path, measure(path))
+    return rows, points
+
+
+def cache_rows():
+    rows = []
+    for kv, state in CACHES:
+        result = measure(MODEL, "--kv-type", kv, "--state-type", state)
+        memory = mambo("fit", "nano-30b", "--quant", "q4_mix", "--kv-type", kv, "--state-type", state, "--json")
+        rows.append(f"| {kv} | {state} | {memory['kv_bytes_per_token'] / 1e3:.2f} KB | "
+                    f"{memory['state_bytes_per_sequence'] / 1e6:.1f} MB | {quality_cells(result)} |")
+    return rows
+
+
+def size_rows():
+    rows = []
+    for kind in SIZES:
+        cells = [kind]
+        for shape in SHAPES:
+            total = mambo("fit", shape, "--quant", kind, "--json")["weight_bytes"]
+            values = mambo("inspect", shape, "--json")["parameters"]["total"]
+            cells.append(f"{total / 1e9:.2f} GB ({total * 8 / values:.2f})")
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def speeds(folder):
+    rows = []
+    for shape, kind in SPEED:
+        path = folder / "synthetic.gguf"
+        print(f"timing {shape} {kind}", file=sys.stderr, flush=True)
+        mambo("synth", shape, "-o", path, "--quant", kind, "--force")
+        result = mambo("bench", "-m", path, "-p", 512, "-n", 32, "-b", 1, "-r", 3, "--json")
+        rows.append({"shape": shape, "type": kind, "bytes": size(path), "result": result})
+        path.unlink()
+    machine = {"processor": processor(), "cores": len(os.sched_getaffinity(0)),
+               "date": datetime.date.today().isoformat(), "commit": commit()}
+    return {"machine": machine, "rows": rows}
+
+
+def processor():
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+        names = [line.split(":", 1)[1].strip() for line in info if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def commit():
+    return subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+
+
+def speed_rows(measured):
+    rows = []
+    for row in measured["rows"]:
+        found = {result["phase"]: result for result in row["result"]["results"]}
+        speed = [found[phase]["tokens_per_second"]["median"] for phase in ("prefill", "decode")]
+        share = 100 * found["decode"]["share_of_bandwidth"]
+        rows.append(f"| {row['shape']} | {row['type']} | {row['bytes'] / 1e9:.2f} GB | {speed[0]:.1f} | {speed[1]:.1f} | {share:.0f} % |")
+    return rows
+
+
+def picture(points):
+    """Mean divergence over bits per weight, both programs, on a logarithmic scale."""
+    import math
+
+    width, height, left, right, top, bottom = 720, 420, 70, 20, 50, 50
+    plotted = [p for p in points if p[3] > 0 and p[2] < 10]
+    lowest = math.floor(math.log10(min(p[3] for p in plotted)))
+    highest = math.ceil(math.log10(max(p[3] for p in plotted)))
+    x = lambda bits: left + (bits - 2) / 7 * (width - left - right)
+    y = lambda nats: height - bottom - (math.log10(nats) - lowest) / (highest - lowest) * (height - top - bottom)
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+             'font-size="12">\n<rect width="100%" height="100%" fill="white"/>',
+             f'<text x="{left}" y="22" font-size="15">Divergence from bf16 over file size, tiny-hybrid (lower left is better)</text>',
+             f'<text x="{left}" y="40" fill="#666">mean KL divergence in nats over bits per weight</text>']
+    for decade in range(lowest, highest + 1):
+        at = y(10.0 ** decade)
+        parts.append(f'<line x1="{left}" x2="{width - right}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>'
+                     f'<text x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">1e{decade}</text>')
+    for bits in range(2, 10):
+        parts.append(f'<text x="{x(bits):.1f}" y="{height - bottom + 20}" text-anchor="middle">{bits}</text>')
+    for name, program, bits, nats in plotted:
+        ours = program == "mambo"
+        colour = "#2a6fdb" if ours else "#999"
+        anchor, shift = ("end", -7) if ours else ("start", 7)
+        parts.append(f'<circle cx="{x(bits):.1f}" cy="{y(nats):.1f}" r="4" fill="{colour}"/>'
+                     f'<text x="{x(bits) + shift:.1f}" y="{y(nats) + 4:.1f}" fill="{colour}" font-size="10" '
+                     f'text-anchor="{anchor}">{name}</text>')
+    parts.append(f'<text x="{width - right}" y="22" text-anchor="end"><tspan fill="#2a6fdb">● mambo</tspan>  '
+                 '<tspan fill="#999">● llama.cpp</tspan></text>\n</svg>')
+    return "\n".join(parts) + "\n"
+
+
+def page(types, caches, sizes, measured):
+    machine = measured["machine"]
+    return "\n".join([
+        "# Quality receipts",
+        "",
+        f"Made by `python3 bench/quality.py` on {datetime.date.today().isoformat()} at commit {commit()}. Every number is a measurement of that run.",
+        "",
+        "![divergence over bits per weight](quality.svg)",
+        "",
+        "## Types",
+        f"The trained 22M-parameter model in `models/tiny-hybrid`, {WINDOWS} windows of 512 tokens of `tests/fixtures/text/held-out.txt`, against its bf16 weights with caches in f32. Divergence is KL in nats per token; top-1 is how often both find the same token most likely. The small weights of a small model count: the same type takes fewer bits in a large one (see Sizes). llama.cpp's rows are files of its own quantizer, read by mambo. A type names most weights; the head, the embedding, attention and Mamba projections get more bits unless `--pure`.",
+        "",
+        "| type | quantizer | size | bits/weight | perplexity | mean | median | p99 | top-1 |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *types,
+        "",
+        "## Keys, values and states",
+        "The same model and text in bf16 with other caches (`--kv-type K/V`, `--state-type`). Memory is what Nemotron 3 Nano 30B takes: for each token of context, and for each sequence. The second column is the state at the start of a chunk; the ring of inputs beside it stays f32.",
+        "",
+        "| keys/values | state | per token | per sequence | perplexity | mean | median | p99 | top-1 |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *caches,
+        "",
+        "## Sizes",
+        "Weights of real shapes as `mambo quantize --type` writes them (`mambo fit SHAPE --quant TYPE`), with bits per weight. Nano's rows of 2688 and 1856 values are no multiple of 256, so K-quants become their neighbours there.",
+        "",
+        f"| type | {' | '.join(SHAPES)} |",
+        f"|---|{'---|' * len(SHAPES)}",
+        *sizes,
+        "",
+        "## Speed",
+        f"Random weights in those shapes, every matrix in that type (`mambo synth`), prompt of 512 and 32 tokens generated, tokens per second, median of 3 (`mambo bench -p 512 -n 32 -b 1 -r 3`). {machine['processor']}, {machine['cores']} cores, {machine['date']}, commit {machine['commit']}.",
+        "",
+        "| shape | type | size | prefill | decode | of the read bandwidth |",
+        "|---|---|---|---|---|---|",
+        *speed_rows(measured),
+        "",
+    ])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--no-speed", action="store_true", help="keep the speeds of the last full run")
+    args = parser.parse_args()
+    if not MAMBO.is_file():
+        parser.error("there is no target/release/mambo; run `cargo build --release`")
+    if args.no_speed and not SPEEDS.is_file():
+        parser.error("there are no speeds of an earlier run; leave out --no-speed")
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        types, points = type_rows(folder)
+        caches, sizes = cache_rows(), size_rows()
+        if not args.no_speed:
+            SPEEDS.write_text(json.dumps(speeds(folder), indent=1) + "\n", encoding="utf-8")
+    measured = json.loads(SPEEDS.read_text(encoding="utf-8"))
+    PICTURE.write_text(picture(points), encoding="utf-8")
+    PAGE.write_text(page(types, caches, sizes, measured), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)} and {PICTURE.relative_to(ROOT)}", file=sys.stderr)
+
+
+main()
