@@ -37,7 +37,7 @@ TYPES = [("bf16", None, None), ("q8_0", "Q8_0", 7), ("q6_k", "Q6_K", 18), ("q5_1
 FOLDERS = ["f8_e4m3", "nvfp4_mix"]
 CACHES = [("f32", "f32"), ("f16", "f32"), ("bf16", "f32"), ("q8", "f32"), ("q8/f16", "f32"), ("f16/q8", "f32"),
           ("f8", "f32"), ("f32", "bf16"), ("f32", "f16"), ("q8", "f16")]
-SHAPES = ["nano-4b", "nano-30b", "super-120b"]
+SHAPES = ["nano-4b", "nano-30b", "super"]
 SIZES = ["bf16", "q8_0", "q6_k", "q5_k", "q4_mix", "nvfp4", "mxfp4", "q3_k", "q2_k"]
 SPEED = [("nano-4b", kind) for kind in ("q8_0", "q6_k", "q5_k", "q4_0", "q4_mix", "nvfp4", "mxfp4")] + [("nano-30b", "q4_mix")]
 

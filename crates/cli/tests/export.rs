@@ -50,7 +50,9 @@ fn random_models_of_every_type_load_and_stay_in_range() {
         let file = path(&format!("synth-{kind}.gguf"));
         let summary = json(&["synth", "tiny", "-o", &file, "--quant", kind]);
         assert_eq!(summary["bytes"], std::fs::metadata(&*file).unwrap().len());
-        assert_eq!(summary["notes"].as_array().unwrap().len(), 0, "{summary}");
+        // Where other programs read no factor, another type stands in for nvfp4.
+        let notes = usize::from(kind == "nvfp4");
+        assert_eq!(summary["notes"].as_array().unwrap().len(), notes, "{summary}");
         let logits = score(&format!("synth-{kind}"), Some(&file), &["--ids", "1,468,469,290,416,43,448,325"]);
         let logits = Logits::read(&logits, "logits");
         let squares: f64 = logits.values.iter().map(|&v| f64::from(v).powi(2)).sum();

@@ -49,7 +49,7 @@ fn speed_is_bandwidth_over_bytes() {
     let share = number(&bytes["weights"]) as f64 / number(&report["weight_bytes"]) as f64;
     assert!((0.08..0.13).contains(&share), "{share}");
     let wider = json(&[&["fit", "nano-30b", "--quant", "q8_0"], &MACHINE[..]].concat());
-    assert!(wider["decode_tokens_per_second"].as_f64().unwrap() < 0.6 * rate);
+    assert!(wider["decode_tokens_per_second"].as_f64().unwrap() < 0.7 * rate);
     assert_eq!(wider["fits"], false);
 }
 

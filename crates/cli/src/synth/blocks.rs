@@ -10,7 +10,7 @@ use mambo_tensor::{DType, decode_row, encode_row};
 use super::random::Random;
 
 /// Different heads in one tensor.
-const HEADS: usize = 64;
+const HEADS: usize = 256;
 
 /// Fills whole rows with values of mean 0 and deviation `std`.
 pub fn fill(dtype: DType, std: f32, random: &mut Random, out: &mut [u8]) {
