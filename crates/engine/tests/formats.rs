@@ -8,10 +8,11 @@ mod loaded;
 use std::path::Path;
 
 use common::stored::Stored;
-use common::tiny::{Kind, config, every_block_type, folder, push};
+use common::tiny::{Kind, block_types, config, folder, gguf, gguf_of, push};
 use loaded::{On, Setup, load_folder};
 use mambo_checkpoint::Checkpoint;
 use mambo_engine::ScoreOptions;
+use mambo_tensor::DType;
 use serde_json::json;
 
 fn logits(path: &Path, on: On, ids: &[u32]) -> Vec<f32> {
@@ -45,11 +46,25 @@ fn off_reference(path: &Path, ids: &[u32]) -> f32 {
 
 const IDS: [u32; 12] = [1, 3, 0, 2, 2, 1, 0, 3, 3, 1, 2, 0];
 
-/// Activations become 8 bits wide on the CPU, layer after layer, and stay floats in the reference.
+/// One layer whose activations lose nothing when they become 8 bits wide: what is left is the order of sums.
+#[test]
+fn every_block_type_multiplies_golden_blocks() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-type.gguf");
+    let mut config = config("-", 256);
+    config["intermediate_size"] = json!(40);
+    for dtype in block_types() {
+        gguf(&path, &config, |name| if name.contains("ffn_up") { dtype } else { DType::BF16 }, &[]);
+        let off = off_reference(&path, &IDS);
+        assert!(off < 1e-5, "{dtype}: logits off by {off}");
+    }
+}
+
+/// All of them in one file, eighteen layers deep. Activations stay floats in the reference, and what rounding
+/// them to 8 bits changes grows from layer to layer; that each product is right is the test above.
 #[test]
 fn a_file_with_every_block_type_runs() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("every-type.gguf");
-    every_block_type(&path, 16);
+    gguf_of(&path, 16, &block_types());
     let off = off_reference(&path, &IDS);
     assert!(off < 0.1, "logits off by {off}");
 }

@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::tiny::{Kind, config, every_block_type, folder, gguf};
+use common::tiny::{Kind, block_types, config, folder, gguf, gguf_of};
 use mambo_checkpoint::{Checkpoint, ConfigFiles, parse_json};
 use mambo_model::{bind, describe};
 use mambo_tensor::DType;
@@ -66,7 +66,7 @@ fn mlx() -> Vec<u8> {
 }
 
 fn gguf_blocks() -> Vec<u8> {
-    every_block_type(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("seed-blocks.gguf"), 2)
+    gguf_of(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("seed-blocks.gguf"), 2, &block_types())
 }
 
 fn gguf_nvfp4() -> Vec<u8> {

@@ -158,16 +158,22 @@ fn small(name: &str, elems: usize) -> Vec<u8> {
     noise(elems, elems as u64).into_iter().flat_map(|byte| value(byte).to_le_bytes()).collect()
 }
 
-/// A file in which every type of ggml's occurs: one tensor after the other, those whose rows are whole blocks
-/// of all of them. The others are `width` wide.
-pub fn every_block_type(path: &Path, width: usize) -> Vec<u8> {
+/// Every block type of ggml's.
+pub fn block_types() -> Vec<DType> {
+    DType::all().filter(|d| d.is_quantized() && d.ggml_id().is_some()).collect()
+}
+
+/// A file in which these types occur: one tensor after the other, those whose rows are whole blocks of any of
+/// them. The others are `width` wide.
+pub fn gguf_of(path: &Path, width: usize, types: &[DType]) -> Vec<u8> {
     let mut config = config(&format!("M*E{}", "-".repeat(15)), 256);
     let sizes =
         ["head_dim", "mamba_head_dim", "moe_intermediate_size", "moe_shared_expert_intermediate_size"];
     for key in sizes.into_iter().chain(["intermediate_size"]) {
         config[key] = json!(width);
     }
-    let types: Vec<DType> = DType::all().filter(|d| d.is_quantized() && d.ggml_id().is_some()).collect();
+    // All experts are chosen: between two that are almost equal, rounding would choose.
+    config["num_experts_per_tok"] = config["n_routed_experts"].clone();
     let next = std::cell::Cell::new(0);
     let narrow = ["ssm_out", "attn_output", "ffn_down"];
     let dtype = |name: &str| match narrow.iter().any(|part| name.contains(part)) {
@@ -201,6 +207,10 @@ pub fn gguf(path: &Path, config: &Value, dtype: impl Fn(&str) -> DType, scaled: 
     for t in &tensors {
         let bytes = match t.dtype {
             DType::F32 => small(&t.name, t.shape.elems()),
+            // Plus and minus one: whatever a norm makes of these rows, eight bits hold it exactly.
+            DType::BF16 if t.name == "token_embd.weight" => {
+                noise(t.shape.elems(), 3).iter().flat_map(|byte| [0x80, 0x3f | byte & 0x80]).collect()
+            }
             dtype => blocks(dtype, t.shape.elems()),
         };
         writer.write(&t.name, &bytes).unwrap();
