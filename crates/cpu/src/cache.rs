@@ -1,8 +1,8 @@
 //! KV pages and recurrent slots in memory.
 //!
 //! A layer's pool is `[page][kv_head]` of keys `[channel][position]` and then `[page][kv_head]` of values
-//! `[position][channel]`, each head's scales after its codes: with keys turned, a vector holds one channel of sixteen positions, and no sum
-//! runs across lanes. Snapshots turn them back to the contract's order.
+//! `[position][channel]`, each head's scales after its codes. With keys turned, a vector holds one channel
+//! of sixteen positions, and no sum runs across lanes. Snapshots turn them back to the contract's order.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

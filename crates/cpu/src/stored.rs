@@ -1,5 +1,8 @@
 //! Element types as they stand in memory: widened, and rounded to the bits that `mambo_kernel::rounding`
 //! defines value by value. Knows no layout.
+//!
+//! Nothing here hands vectors to a closure: it would be compiled for itself, without the features of the
+//! function that the rest is inlined into.
 
 use mambo_kernel::Q8_BLOCK;
 use mambo_kernel::rounding::{
@@ -107,26 +110,25 @@ impl StoredState for F16 {
     #[inline(always)]
     fn store<S: Simd>(v: S::F, seed: u32, index: usize, out: &mut [u8]) {
         let rounded = round_f16::<S>(v, random::<S>(seed, index));
-        store_halves(out, |out| S::store_f16(rounded, out));
+        if let Some(full) = out.first_chunk_mut() {
+            return S::store_f16(rounded, full);
+        }
+        let mut whole = [0; 2 * LANES];
+        S::store_f16(rounded, &mut whole);
+        out.copy_from_slice(&whole[..out.len()]);
     }
 }
 
 impl StoredState for Bf16 {
     #[inline(always)]
     fn store<S: Simd>(v: S::F, _seed: u32, _index: usize, out: &mut [u8]) {
-        store_halves(out, |out| store_bf16::<S>(v, out));
+        if let Some(full) = out.first_chunk_mut() {
+            return store_bf16::<S>(v, full);
+        }
+        let mut whole = [0; 2 * LANES];
+        store_bf16::<S>(v, &mut whole);
+        out.copy_from_slice(&whole[..out.len()]);
     }
-}
-
-/// Hands out sixteen places, of which only those in `out` count.
-#[inline(always)]
-fn store_halves(out: &mut [u8], store: impl Fn(&mut [u8; 2 * LANES])) {
-    if let Some(full) = out.first_chunk_mut() {
-        return store(full);
-    }
-    let mut whole = [0; 2 * LANES];
-    store(&mut whole);
-    out.copy_from_slice(&whole[..out.len()]);
 }
 
 /// |v|.
@@ -145,8 +147,8 @@ fn where_number<S: Simd>(v: S::F, x: S::I, other: u32) -> S::I {
 /// Random bits of sixteen elements: `rounding::state_random`.
 #[inline(always)]
 fn random<S: Simd>(seed: u32, index: usize) -> S::I {
-    let lanes: [u8; LANES] = std::array::from_fn(|i| i as u8);
-    let element = S::iadd(S::isplat(index as i32), S::load_u8_int(&lanes));
+    const LANE: [u8; LANES] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+    let element = S::iadd(S::isplat(index as i32), S::load_u8_int(&LANE));
     let x = S::iadd(S::imul(element, S::isplat(SPREAD as i32)), S::isplat(seed as i32));
     let x = S::imul(S::ixor(x, S::ishr::<16>(x)), S::isplat(MIX[0] as i32));
     let x = S::imul(S::ixor(x, S::ishr::<13>(x)), S::isplat(MIX[1] as i32));

@@ -36,9 +36,11 @@ impl Half {
         for (block, x) in x.chunks(Q8_BLOCK).enumerate() {
             let mut bytes = [0; 4 * Q8_BLOCK];
             let scale = self.narrow::<S>(x, &mut bytes);
-            for (c, value) in bytes.chunks_exact(width).take(x.len()).enumerate() {
-                let place = (block * Q8_BLOCK + c) * PAGE_TOKENS + at;
-                codes[place * width..][..width].copy_from_slice(value);
+            let columns = &mut codes[block * Q8_BLOCK * PAGE_TOKENS * width..];
+            match width {
+                1 => scatter::<1>(&bytes, x.len(), at, columns),
+                2 => scatter::<2>(&bytes, x.len(), at, columns),
+                _ => scatter::<4>(&bytes, x.len(), at, columns),
             }
             if let Some(scale) = scale {
                 scales[2 * (block * PAGE_TOKENS + at)..][..2].copy_from_slice(&scale.to_le_bytes());
@@ -102,8 +104,7 @@ impl Half {
         let (codes, scales) = page.split_at(self.codes());
         let blocks = codes.chunks(BLOCK).zip(out.chunks_mut(BLOCK));
         for ((codes, out), scales) in blocks.zip(scales.as_chunks::<{ 2 * PAGE_TOKENS }>().0) {
-            let scales: [S::F; PAGE_TOKENS / LANES] =
-                std::array::from_fn(|v| Bf16::load::<S>(&scales[v * 2 * LANES..]));
+            let scales = [Bf16::load::<S>(scales), Bf16::load::<S>(&scales[2 * LANES..])];
             let channels =
                 codes.as_chunks::<PAGE_TOKENS>().0.iter().zip(out.as_chunks_mut::<PAGE_TOKENS>().0);
             for (codes, out) in channels {
@@ -155,6 +156,15 @@ impl Half {
             }
             KvElem::Q8 => unreachable!("its scales stand beside its codes"),
         }
+    }
+}
+
+/// Stores a position's codes of `W` bytes, one in each channel's column.
+#[inline(always)]
+fn scatter<const W: usize>(bytes: &BlockBytes, count: usize, at: usize, columns: &mut [u8]) {
+    let columns = columns.as_chunks_mut::<W>().0.chunks_exact_mut(PAGE_TOKENS);
+    for (code, column) in bytes.as_chunks::<W>().0.iter().take(count).zip(columns) {
+        column[at] = *code;
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! An item is a group of a segment: its heads, its B and C and its norm need nothing of another group.
 //! It calls the same functions as the four ops, so it gives the same bits. Bytes: the state once
-//! (`4·N` per channel), the ring of the chunk so far, and 8 per column of the projection.
+//! (N elements per channel), the ring of the chunk so far, and 8 per column of the projection.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
