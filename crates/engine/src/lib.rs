@@ -19,6 +19,6 @@ pub use error::EngineError;
 pub use load::{EngineConfig, ModelGraphs, Progress, SCORE_TOKENS, Weights, optimise, plan};
 pub use memory::{MemoryNeed, cache_layout, human_bytes};
 pub use sample::{Choice, History, Logprobs, Sampler, SamplingParams, argmax};
-pub use score::{ScoreOptions, ScoredRows};
+pub use score::{ReadOutput, ScoreOptions, ScoredRows};
 pub use sequence::{FinishReason, Request, SequenceId};
 pub use snapshot::Snapshot;

@@ -21,8 +21,11 @@ pub struct ScoredRows<'a> {
     pub mtp_logits: &'a [f32],
     /// Reads rows of any output of the trunk's graph; the text's come after those of its companions. Without
     /// a head only, whose run takes the memory they were in.
-    pub output: &'a mut dyn FnMut(usize, Range<usize>, &mut Vec<f32>),
+    pub output: &'a mut ReadOutput<'a>,
 }
+
+/// Adds rows of an output, by its number, to a list.
+pub type ReadOutput<'a> = dyn FnMut(usize, Range<usize>, &mut Vec<f32>) + 'a;
 
 /// How a text is fed.
 #[derive(Clone, Copy, Debug)]
