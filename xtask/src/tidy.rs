@@ -159,7 +159,8 @@ fn long_functions(text: &str) -> Vec<(usize, usize)> {
             ["fn ", "pub fn ", "pub(crate) fn ", "pub(super) fn ", "unsafe fn ", "pub unsafe fn "]
                 .iter()
                 .any(|head| body.starts_with(head));
-        if !is_function {
+        // A trait's function without a body is over where it is declared.
+        if !is_function || body.ends_with(';') {
             continue;
         }
         let closes = |l: &&str| l.len() == indent + 1 && l.ends_with('}') && l.trim_start() == "}";
