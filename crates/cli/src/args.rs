@@ -285,6 +285,22 @@ pub struct LogitsArgs {
     pub model: ModelArgs,
 }
 
+impl OutputArgs {
+    /// Workers to use: one per core unless the command line says otherwise, and a second one even on a single
+    /// core, so that making rows goes on while others are written.
+    pub fn workers(&self) -> anyhow::Result<usize> {
+        const MOST: usize = 1024;
+        match self.threads {
+            Some(0) => anyhow::bail!("--threads is 0; use 1 or more"),
+            Some(threads) if threads > MOST => {
+                anyhow::bail!("--threads is {threads}; use {MOST} or fewer")
+            }
+            Some(threads) => Ok(threads),
+            None => Ok(std::thread::available_parallelism().map_or(2, usize::from).max(2)),
+        }
+    }
+}
+
 /// Where a made file goes.
 #[derive(Args)]
 pub struct OutputArgs {

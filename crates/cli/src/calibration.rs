@@ -1,27 +1,22 @@
 //! Runs a model over a text to learn which inputs of its weights matter. Knows nothing of types or files.
 
 use std::collections::HashMap;
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use mambo_engine::ScoreOptions;
 use mambo_graph::{Observed, ObservedExperts};
 
 use crate::args::ModelArgs;
 use crate::export::Importance;
+use crate::interrupt::Interrupt;
 use crate::model::{EngineUse, Graphs, Model};
 use crate::progress::CountBar;
-use crate::quality::Windows;
-
-/// Tokens of a window; each is read from an empty memory.
-const WINDOW: usize = 512;
+use crate::quality::TextCut;
 
 /// The importance of every input of every product of the trunk. The MTP head is left out: it reads what the
 /// trunk has not said yet, and its errors cost a draft, never an answer.
-pub fn measure(model: &Model, args: &ModelArgs, text: &Path) -> Result<Importance> {
-    let text = std::fs::read_to_string(text)
-        .with_context(|| format!("cannot read the calibration text in {}", text.display()))?;
-    let windows = Windows::new(model.tokenizer()?.encode(&text, true), WINDOW, None)?;
+pub fn measure(model: &Model, args: &ModelArgs, text: &TextCut, interrupt: &Interrupt) -> Result<Importance> {
+    let windows = text.windows(model)?;
     let (trunk, observed) = model.graphs(false)?.trunk.observed();
     let usage = EngineUse { at_least_tokens: windows.length(), ..Default::default() };
     let mut engine = model.engine_of(&Graphs { trunk, mtp: None }, args, usage)?;
@@ -29,6 +24,7 @@ pub fn measure(model: &Model, args: &ModelArgs, text: &Path) -> Result<Importanc
     let bar = CountBar::new("calibrating", windows.count() as u64);
     let (mut rows, mut ids) = (Vec::new(), Vec::new());
     for window in windows.iter() {
+        interrupt.check("nothing was written")?;
         let options = ScoreOptions { chunk: usize::MAX, companions: 0 };
         engine.score(window, options, &mut |scored| {
             let tokens = scored.logits.len() / model.spec.vocab;

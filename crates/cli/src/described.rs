@@ -75,7 +75,9 @@ impl TypeTable {
             let row = weights.entry(tensor.weight.clone()).or_insert((tensor.encoding(), 0));
             row.1 += tensor.bytes();
         }
-        Ok(TypeTable { weights, assumption: Some(format!("as if quantised to {name}")) })
+        let mut assumption = format!("as if quantised to {name}");
+        layout.notes.iter().for_each(|note| assumption += &format!("; {note}"));
+        Ok(TypeTable { weights, assumption: Some(assumption) })
     }
 
     /// The element type of a weight.

@@ -34,6 +34,14 @@ impl Interrupt {
         self.0.load(Ordering::SeqCst) > 0
     }
 
+    /// Fails if Ctrl-C was pressed, with what that means for the work at hand.
+    pub fn check(&self, consequence: &str) -> anyhow::Result<()> {
+        if self.pressed() {
+            anyhow::bail!("stopped by Ctrl-C; {consequence}");
+        }
+        Ok(())
+    }
+
     /// Forgets what was pressed.
     pub fn clear(&self) {
         self.0.store(0, Ordering::SeqCst);

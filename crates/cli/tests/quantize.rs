@@ -166,6 +166,64 @@ fn calibration_helps_where_bits_are_few() {
 }
 
 #[test]
+fn the_source_is_never_written_over() {
+    let (source, link) = (scratch("source.gguf"), scratch("link.gguf"));
+    let path = source.to_str().unwrap();
+    works(&["synth", "tiny", "-o", path, "--quant", "q4_0"]);
+    let before = std::fs::read(&source).unwrap();
+    std::os::unix::fs::symlink(&source, &link).unwrap();
+    for output in [path, link.to_str().unwrap()] {
+        let error = refused(&["quantize", "-m", path, "-o", output, "--type", "q8_0", "--force"]);
+        assert!(error.contains("being read"), "{error}");
+    }
+    // What is measured at the end is looked at before anything is replaced.
+    let target = scratch("target.gguf");
+    std::fs::write(&target, "precious").unwrap();
+    let all = ["quantize", "-m", path, "-o", target.to_str().unwrap(), "--force", "--check", "no-such-text"];
+    assert!(refused(&all).contains("no-such-text"));
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
+    assert!(std::fs::read(&source).unwrap() == before);
+    std::fs::remove_file(source).unwrap();
+}
+
+/// Scales of an f8 cache go with the weights into a folder, and are missed with a word in GGUF.
+#[test]
+fn kv_scales_are_kept() {
+    let source = Folder::new("scaled");
+    std::fs::create_dir(&source.0).unwrap();
+    let original = repository("tests/fixtures/quant/modelopt-mixed");
+    for name in ["config.json", "hf_quant_config.json", "model.safetensors"] {
+        std::fs::copy(format!("{original}/{name}"), format!("{}/{name}", source.0)).unwrap();
+    }
+    let path = format!("{}/model.safetensors", source.0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..start]).unwrap();
+    for (name, entry) in header.as_object().unwrap() {
+        if name.ends_with(".k_scale") || name.ends_with(".v_scale") {
+            let at = start + entry["data_offsets"][0].as_u64().unwrap() as usize;
+            bytes[at..at + 4].copy_from_slice(&0.013f32.to_le_bytes());
+        }
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let folder = Folder::new("kept");
+    let types = ["--type", "f8_e4m3", "--tensor", "embed=f32", "--tensor", "head=f32", "--tensor", "*=f32"];
+    works(&[&["quantize", "-m", &source.0, "-o", &folder.0][..], &types[..]].concat());
+    let ids = format!("{original}/expected.safetensors");
+    let score = |model: &str| {
+        let out = scratch("scored.safetensors");
+        works(&["logits", "-m", model, "--ids-file", &ids, "-o", out.to_str().unwrap(), "--kv-type", "f8"]);
+        Logits::read(&out, "logits").values
+    };
+    let (want, got) = (score(&source.0), score(&folder.0));
+    let most = want.iter().zip(&got).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(most < 2e-3, "off by {most}");
+    let file = scratch("scaled.gguf");
+    let summary = json(&["quantize", "-m", &source.0, "-o", file.to_str().unwrap(), "--type", "q8_0"]);
+    assert!(summary["notes"].to_string().contains("KV cache"), "{summary}");
+}
+
+#[test]
 fn outputs_that_cannot_be_are_refused() {
     let folder = Folder::new("refused");
     let error = refused(&["quantize", "-o", &folder.0, "--type", "q4_k"]);
@@ -174,6 +232,10 @@ fn outputs_that_cannot_be_are_refused() {
     assert!(error.contains("nvfp4_mix is a mix"), "{error}");
     let error = refused(&["quantize", "-o", &folder.0, "--calibrate", "no-such-text"]);
     assert!(error.contains("no-such-text"), "{error}");
+    for (flags, word) in [(["--tensor", "norm=q8_0"], "`norm`"), (["--threads", "0"], "--threads is 0")] {
+        let error = refused(&[&["quantize", "-o", &folder.0][..], &flags].concat());
+        assert!(error.contains(word), "{error}");
+    }
     std::fs::create_dir(&folder.0).unwrap();
     std::fs::write(format!("{}/precious", folder.0), "mine").unwrap();
     for force in [&[][..], &["--force"]] {

@@ -1,7 +1,7 @@
 //! The two kinds of memory a sequence carries, described as data: KV pages and recurrent slots.
 //!
-//! The layouts here are part of the contract: kernels of every backend agree on them, so a snapshot
-//! taken on one backend can be restored on another.
+//! The layouts here are part of the contract: a snapshot has them on every backend, so one taken on one can be
+//! restored on another. How a backend turns them around for its own kernels is its business.
 
 use std::ops::Range;
 

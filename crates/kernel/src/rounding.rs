@@ -2,7 +2,7 @@
 //! snapshot means the same on all of them. Knows no layout.
 
 use half::{bf16, f16};
-use mambo_tensor::{DType, decode_row};
+use mambo_tensor::{DType, F8_E4M3_MAX, decode_row, f8_e4m3};
 
 use crate::value::Q8_BLOCK;
 
@@ -11,7 +11,7 @@ pub const F16_MAX: f32 = 65504.0;
 /// Smallest f16 with all its digits.
 pub const F16_MIN_NORMAL: f32 = 1.0 / 16384.0;
 /// Largest f8 (e4m3).
-pub const E4M3_MAX: f32 = 448.0;
+pub const E4M3_MAX: f32 = F8_E4M3_MAX;
 /// Smallest f8 (e4m3) with all its digits.
 pub const E4M3_MIN_NORMAL: f32 = 1.0 / 64.0;
 /// Largest code of an 8-bit block.
@@ -81,14 +81,7 @@ pub fn e4m3_code(value: f32) -> u8 {
     if value.is_nan() {
         return 0x7f;
     }
-    let size = value.abs().min(E4M3_MAX);
-    let code = if size < E4M3_MIN_NORMAL {
-        (size * 512.0).round_ties_even() as u32
-    } else {
-        let bits = size.to_bits();
-        ((bits + 0x7_ffff + (bits >> 20 & 1)) >> 20) - (120 << 3)
-    };
-    code as u8 | u8::from(value.is_sign_negative()) << 7
+    f8_e4m3(value.clamp(-E4M3_MAX, E4M3_MAX)).expect("the value is in range")
 }
 
 /// The value of an f8 (e4m3).

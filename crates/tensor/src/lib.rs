@@ -15,5 +15,6 @@ pub use blocks::grouped::{Affine, AffineScale};
 pub use dtype::DType;
 pub use emphasis::{Emphasis, emphasis_weights};
 pub use error::TensorError;
+pub use plain::{F8_E4M3_MAX, f8_e4m3};
 pub use row::{decode_row, encode_row, encode_row_weighted};
 pub use shape::{MAX_RANK, Shape};

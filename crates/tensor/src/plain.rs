@@ -92,13 +92,16 @@ pub(crate) fn encode_f8_e4m3(
     out: &mut [u8],
 ) -> Result<(), TensorError> {
     for (index, (o, &value)) in out.iter_mut().zip(values).enumerate() {
-        *o = f32_to_f8_e4m3(value).ok_or(TensorError::OutOfRange { dtype: DType::F8E4M3, index, value })?;
+        *o = f8_e4m3(value).ok_or(TensorError::OutOfRange { dtype: DType::F8E4M3, index, value })?;
     }
     Ok(())
 }
 
-/// The nearest value, ties to even; nothing beyond the largest, 448. There is no infinity.
-fn f32_to_f8_e4m3(value: f32) -> Option<u8> {
+/// Largest f8 (e4m3); it has no infinity.
+pub const F8_E4M3_MAX: f32 = 448.0;
+
+/// The f8 (e4m3) nearest to a value, ties to even; nothing for values beyond the largest.
+pub fn f8_e4m3(value: f32) -> Option<u8> {
     const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
     const STEP_BELOW: f32 = 1.0 / 512.0;
     const LAST: u32 = 0x7e;

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::args::{CacheArgs, ModelArgs};
+use crate::interrupt::Interrupt;
 use crate::model::{EngineUse, Model};
 use crate::progress::CountBar;
 use crate::quality::{DEFAULT_WINDOW, Likelihood, TextCut, compare, log_softmax, score_window, svg_curve};
@@ -124,7 +125,8 @@ fn divergence(args: &KldArgs) -> Result<()> {
     let base_model = args.base.clone().or_else(|| args.model.model.clone());
     let base_args = ModelArgs { model: base_model, cache: CacheArgs::EXACT, ..args.model.clone() };
     let base = Model::open(&base_args)?;
-    let comparison = compare((&model, &args.model), (&base, &base_args), &args.text.cut())?;
+    let comparison =
+        compare((&model, &args.model), (&base, &base_args), &args.text.cut(), &Interrupt::install()?)?;
     let divergence = &comparison.divergence;
     if let Some(path) = &args.svg {
         let title = format!("{} against {}", model.name(), base.name());

@@ -23,7 +23,7 @@ pub struct FitArgs {
     /// The model.
     #[command(flatten)]
     pub model: NameArgs,
-    /// Pretend that every matrix is stored in this type, such as q4_0
+    /// Pretend that the model was quantised to this type or mix, as `quantize --type` does it
     #[arg(long, value_name = "TYPE")]
     pub quant: Option<String>,
     /// Threads to count on; all cores if left out

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use mambo_engine::SCORE_TOKENS;
 use mambo_tensor::DType;
 use serde_json::{Map, Value, json};
 
-use crate::args::{ModelArgs, OutputArgs};
+use crate::args::{CacheArgs, ModelArgs, OutputArgs};
 use crate::calibration;
 use crate::export::{self, Container, Converter, Layout, Output, Recipe, SquaredError, metadata};
+use crate::interrupt::Interrupt;
 use crate::model::Model;
 use crate::quality::{Comparison, DEFAULT_WINDOW, TextCut, compare};
 use crate::terminal::{put, put_json};
@@ -52,7 +53,12 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     for rule in &args.tensor {
         recipe = recipe.with_rule(rule)?;
     }
-    export::check_output(&args.output.path, args.output.force)?;
+    let (path, force) = (args.output.path.as_path(), args.output.force);
+    match container {
+        Container::Gguf => export::check_file(path, force)?,
+        Container::Safetensors => export::folder::check(path)?,
+    }
+    let threads = args.output.workers()?;
     let model_args = ModelArgs {
         model: args.model.clone(),
         chunk: SCORE_TOKENS,
@@ -60,12 +66,20 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         ..Default::default()
     };
     let model = Model::open(&model_args)?;
+    check_not_source(&model, path)?;
+    // What is measured at the end is read now: hours of work must not end in a missing file.
+    let whole = |path| TextCut { path, window: DEFAULT_WINDOW, windows: None };
+    let (calibrate, check) = (args.calibrate.as_deref().map(whole), args.check.as_deref().map(whole));
+    for text in calibrate.iter().chain(&check) {
+        text.windows(&model)?;
+    }
+    let interrupt = Interrupt::install()?;
     let weights = model.weights()?;
-    let layout = recipe.layout(&model.spec, container)?;
+    let mut layout = recipe.layout(&model.spec, container)?;
+    layout.keep_kv_scales(weights.0.kv_scales(), container);
     let importance =
-        args.calibrate.as_deref().map(|text| calibration::measure(&model, &model_args, text)).transpose()?;
-    let threads = args.output.threads.unwrap_or_else(export::default_threads);
-    let output = Output { path: &args.output.path, force: args.output.force, threads, what: "quantizing" };
+        calibrate.map(|text| calibration::measure(&model, &model_args, &text, &interrupt)).transpose()?;
+    let output = Output { path, force, threads, what: "quantizing", interrupt: &interrupt };
     let converter = Converter::new(&weights.0, &layout, importance.as_ref(), threads)?;
     let bytes = match container {
         Container::Gguf => {
@@ -74,7 +88,8 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         Container::Safetensors => export::folder::write(output, &model, &layout, &converter)?,
     };
     let errors = Errors::of(&layout, &converter);
-    let comparison = args.check.as_deref().map(|text| check(&model, &model_args, args, text)).transpose()?;
+    let comparison = check.map(|text| compare_with_source(&model, &model_args, path, &text, &interrupt));
+    let comparison = comparison.transpose()?;
     if args.output.json {
         let mut summary = summary(&args.output.path, bytes, &layout, &recipe);
         summary["errors"] = errors.to_json();
@@ -89,11 +104,35 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Compares the file that was written with its source.
-fn check(model: &Model, model_args: &ModelArgs, args: &QuantizeArgs, text: &Path) -> Result<Comparison> {
-    let written = ModelArgs { model: Some(args.output.path.display().to_string()), ..model_args.clone() };
-    let text = TextCut { path: text, window: DEFAULT_WINDOW, windows: None };
-    compare((&Model::open(&written)?, &written), (model, model_args), &text)
+/// Refuses to write over what is being read.
+fn check_not_source(model: &Model, path: &Path) -> Result<()> {
+    let (Ok(target), Ok(source)) = (path.canonicalize(), Path::new(model.name()).canonicalize()) else {
+        return Ok(());
+    };
+    // All files of a split model have one name but for their number.
+    let whole = |path: &Path| {
+        let name = path.display().to_string();
+        name.find("-of-")
+            .and_then(|at| name[..at].rfind('-').map(|dash| name[..dash].to_owned()))
+            .unwrap_or(name)
+    };
+    if whole(&target) == whole(&source) {
+        bail!("{} is the model that is being read; give the output another name", path.display());
+    }
+    Ok(())
+}
+
+/// Compares what was written with its source, whose caches are exact.
+fn compare_with_source(
+    model: &Model,
+    args: &ModelArgs,
+    written: &Path,
+    text: &TextCut,
+    interrupt: &Interrupt,
+) -> Result<Comparison> {
+    let base = ModelArgs { cache: CacheArgs::EXACT, ..args.clone() };
+    let written = ModelArgs { model: Some(written.display().to_string()), ..base.clone() };
+    compare((&Model::open(&written)?, &written), (model, &base), text, interrupt)
 }
 
 /// The errors of the weights, by what they are in their layer and how they are stored.

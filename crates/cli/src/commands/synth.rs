@@ -6,6 +6,7 @@ use clap::Args;
 use super::quantize::report;
 use crate::args::OutputArgs;
 use crate::export::{self, Container, Output, Recipe};
+use crate::interrupt::Interrupt;
 use crate::synth::Synth;
 
 /// `mambo synth`
@@ -33,8 +34,9 @@ pub fn run(args: &SynthArgs) -> Result<()> {
     let output = Output {
         path: &args.output.path,
         force: args.output.force,
-        threads: args.output.threads.unwrap_or_else(export::default_threads),
+        threads: args.output.workers()?,
         what: "writing",
+        interrupt: &Interrupt::install()?,
     };
     let bytes = export::write_gguf(output, &synth.metadata(&recipe)?, &layout, &synth)?;
     report(&args.output.path, bytes, &layout, &recipe, args.output.json)

@@ -29,7 +29,8 @@ const SCALE_GROUP: usize = 16;
 impl Container {
     /// What a path of this name becomes: `.gguf` is a file, everything else a folder.
     pub fn of(path: &Path) -> Container {
-        let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+        let name = path.as_os_str().to_string_lossy();
+        let is_gguf = name.to_lowercase().ends_with(".gguf");
         if is_gguf { Container::Gguf } else { Container::Safetensors }
     }
 
@@ -51,6 +52,11 @@ impl Container {
 
     /// Refuses a type that cannot be kept.
     pub(super) fn check(self, dtype: DType) -> Result<()> {
+        if self == Container::Gguf && dtype == DType::F8E4M3 {
+            bail!(
+                "a GGUF file cannot hold {dtype}; use q8_0 or nvfp4, or an output without .gguf, which is a folder"
+            );
+        }
         if self == Container::Safetensors && !SAFETENSORS_TYPES.contains(&dtype) {
             let names: Vec<&str> = SAFETENSORS_TYPES.iter().map(|dtype| dtype.name()).collect();
             bail!(
@@ -65,9 +71,6 @@ impl Container {
     pub(super) fn choose(self, tensor: &ExportTensor, part: Part, wanted: DType) -> (DType, Option<String>) {
         let columns = tensor.shape.last().copied().unwrap_or(1);
         let block = wanted.block_elems();
-        if self == Container::Gguf && wanted == DType::F8E4M3 {
-            return (self.that_fits(DType::Q8_0, columns), Some(format!("GGUF has no {wanted}")));
-        }
         // llama.cpp has no place for a factor beside these, and refuses files with tensors it does not know.
         let knows_no_factor = matches!(part, Part::Embed | Part::LatentDown | Part::LatentUp);
         if self == Container::Gguf
@@ -81,14 +84,15 @@ impl Container {
         (dtype, (dtype != wanted).then(|| format!("rows of {columns} are no multiple of {block}")))
     }
 
-    /// The type itself, or the one next to it in size whose blocks divide rows of `columns`: widths such as
+    /// The type itself, or the smallest one at least as good whose blocks divide rows of `columns`: widths such as
     /// 2688 are whole blocks of 32 values but not of 256.
     fn that_fits(self, dtype: DType, columns: usize) -> DType {
         match dtype {
             _ if columns.is_multiple_of(dtype.block_elems()) => dtype,
-            DType::NVFP4 if self == Container::Safetensors => DType::BF16,
-            DType::Q2K | DType::Q3K | DType::IQ4_XS | DType::Q4K => self.that_fits(DType::IQ4_NL, columns),
-            DType::NVFP4 => self.that_fits(DType::MXFP4, columns),
+            DType::NVFP4 if self == Container::Safetensors => DType::F8E4M3,
+            DType::Q2K | DType::Q3K | DType::IQ4_XS | DType::Q4K | DType::NVFP4 => {
+                self.that_fits(DType::IQ4_NL, columns)
+            }
             DType::Q5K => self.that_fits(DType::Q5_0, columns),
             DType::Q6K => self.that_fits(DType::Q8_0, columns),
             _ => DType::F16,
@@ -157,9 +161,9 @@ mod tests {
     fn types_that_do_not_divide_become_their_neighbours() {
         assert_eq!(Container::Gguf.that_fits(DType::Q6K, 96), DType::Q8_0);
         assert_eq!(Container::Gguf.that_fits(DType::Q4K, 2688), DType::IQ4_NL);
-        assert_eq!(Container::Gguf.that_fits(DType::NVFP4, 96), DType::MXFP4);
+        assert_eq!(Container::Gguf.that_fits(DType::NVFP4, 96), DType::IQ4_NL);
         assert_eq!(Container::Gguf.that_fits(DType::Q4_0, 60), DType::F16);
-        assert_eq!(Container::Safetensors.that_fits(DType::NVFP4, 96), DType::BF16);
+        assert_eq!(Container::Safetensors.that_fits(DType::NVFP4, 96), DType::F8E4M3);
         assert_eq!(Container::Safetensors.that_fits(DType::F8E4M3, 60), DType::F8E4M3);
     }
 

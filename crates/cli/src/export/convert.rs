@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use mambo_kernel::{WeightSource, WeightUse};
 use mambo_model::{BoundWeight, WeightTable};
 use mambo_tensor::{DType, decode_row, encode_row_weighted};
@@ -102,8 +102,13 @@ impl<'a, 'c> Converter<'a, 'c> {
 impl Source for Converter<'_, '_> {
     fn rows(&self, tensor: &Planned, rows: Range<usize>, out: &mut [u8]) -> Result<()> {
         let weight = self.weights.get(&tensor.weight).context("the model has no such weight")?;
-        if matches!(tensor.content, Content::FactorsOf(_)) {
-            return self.write_factors(tensor, weight, out);
+        match tensor.content {
+            Content::FactorsOf(_) => return self.write_factors(tensor, weight, out),
+            Content::Constant(value) => {
+                out.copy_from_slice(&value.to_le_bytes());
+                return Ok(());
+            }
+            _ => {}
         }
         let mut row = RowConverter::new(self, tensor, weight);
         let per_part = row.row_count / weight.part_count();
@@ -198,6 +203,9 @@ impl<'a, 'c> RowConverter<'a, 'c> {
         }
         decode_row(self.weight.dtype(), stored, &mut self.values)?;
         let multiplier = scale / factor;
+        if let Some(column) = self.values.iter().position(|value| !(value * multiplier).is_finite()) {
+            bail!("row {index} holds {} at column {column}; the file is damaged", self.values[column]);
+        }
         if multiplier != 1.0 {
             self.values.iter_mut().for_each(|value| *value *= multiplier);
         }

@@ -8,7 +8,7 @@ use mambo_tensor::{DType, Shape};
 use serde_json::{Value, json};
 
 use super::stream::Sink;
-use super::{Layout, Output, Planned, Source, stream_all};
+use super::{Content, Layout, Output, Planned, Source, stream_all};
 use crate::model::Model;
 
 /// Keys of a config.json that say how its weights are stored, which the new ones are not.
@@ -18,6 +18,9 @@ const WRAPPERS: [&str; 2] = ["llm_config", "text_config"];
 
 /// Refuses a folder that holds something, before any work is done.
 pub fn check(path: &Path) -> Result<()> {
+    if path.is_symlink() {
+        bail!("{} is a link; name the folder itself", path.display());
+    }
     match std::fs::read_dir(path) {
         Ok(mut entries) => match entries.next() {
             None => Ok(()),
@@ -75,7 +78,8 @@ struct PartialFolder {
 
 impl PartialFolder {
     fn create(target: &Path) -> Result<PartialFolder> {
-        let mut name = target.as_os_str().to_owned();
+        // Without the slash that a completed name ends in.
+        let mut name = target.components().as_path().as_os_str().to_owned();
         name.push(format!(".{}.partial", std::process::id()));
         let path = PathBuf::from(name);
         std::fs::create_dir(&path)
@@ -107,7 +111,10 @@ impl Drop for PartialFolder {
 fn texts(model: &Model, layout: &Layout) -> Result<Vec<(&'static str, String)>> {
     let mut config = config(model);
     let mut texts = Vec::new();
-    if let Some(quantization) = quantization(layout) {
+    if let Some(mut quantization) = quantization(layout) {
+        if layout.tensors.iter().any(|tensor| matches!(tensor.content, Content::Constant(_))) {
+            quantization["kv_cache_quant_algo"] = json!("FP8");
+        }
         config["quantization_config"] = quantization.clone();
         config["quantization_config"]["quant_method"] = json!("modelopt");
         let producer = json!({"name": "mambo", "version": env!("CARGO_PKG_VERSION")});
@@ -154,14 +161,19 @@ fn tokenizer_texts(model: &Model) -> Result<Vec<(&'static str, String)>> {
     let mut generation = json!({"eos_token_id": model.stop_tokens(&tokenizer)});
     if defaults.temperature > 0.0 {
         generation["do_sample"] = json!(true);
-        generation["temperature"] = json!(defaults.temperature);
-        generation["top_p"] = json!(defaults.top_p);
+        generation["temperature"] = json!(decimal(defaults.temperature));
+        generation["top_p"] = json!(decimal(defaults.top_p));
     }
     Ok(vec![
         ("tokenizer.json", tokenizer.to_json()?),
         ("tokenizer_config.json", pretty(&settings)?),
         ("generation_config.json", pretty(&generation)?),
     ])
+}
+
+/// The shortest decimal that reads back as the same f32.
+fn decimal(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or_else(|_| value.into())
 }
 
 fn pretty(value: &Value) -> Result<String> {
@@ -194,7 +206,6 @@ fn quantization(layout: &Layout) -> Option<Value> {
         .map(|t| (t.name.strip_suffix(".weight").unwrap_or(&t.name), algorithm(t.encoding())))
         .collect();
     let mut kinds: Vec<&Value> = modules.iter().filter_map(|(_, algorithm)| algorithm.as_ref()).collect();
-    kinds.dedup();
     kinds.sort_by_key(|kind| kind.to_string());
     kinds.dedup();
     match kinds[..] {

@@ -62,5 +62,6 @@ fn display_name(model: &Model) -> String {
         return name.clone();
     }
     let path = std::path::Path::new(model.name());
-    path.file_stem().map_or_else(|| model.name().to_owned(), |stem| stem.to_string_lossy().into_owned())
+    let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+    name.map_or_else(|| model.name().to_owned(), |stem| stem.to_string_lossy().into_owned())
 }

@@ -122,6 +122,7 @@ pub fn named(name: &str) -> Option<&'static Mix> {
 pub fn rules_beside(dtype: DType, container: Container) -> Rules {
     match dtype {
         DType::NVFP4 if container == Container::Safetensors => BESIDE_NVFP4,
+        DType::F8E4M3 => &[("embed", DType::BF16)],
         DType::Q2K | DType::Q3K | DType::Q4_0 | DType::Q4_1 | DType::Q4K => BESIDE_FOUR_BITS,
         DType::IQ4_NL | DType::IQ4_XS | DType::NVFP4 => BESIDE_FOUR_BITS,
         DType::Q5_0 | DType::Q5_1 | DType::Q5K => BESIDE_FIVE_BITS,

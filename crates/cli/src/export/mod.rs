@@ -39,7 +39,7 @@ pub trait Source: Sync {
 }
 
 /// Where the file goes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Output<'a> {
     /// The file's name.
     pub path: &'a Path,
@@ -49,13 +49,12 @@ pub struct Output<'a> {
     pub threads: usize,
     /// What the progress bar says.
     pub what: &'a str,
+    /// Ends the work between pieces, so that what was written is removed.
+    pub interrupt: &'a Interrupt,
 }
 
-/// Refuses an output that must not be replaced, before any work is done.
-pub fn check_output(path: &Path, force: bool) -> Result<()> {
-    if Container::of(path) == Container::Safetensors {
-        return folder::check(path);
-    }
+/// Refuses a file that must not be replaced, before any work is done.
+pub fn check_file(path: &Path, force: bool) -> Result<()> {
     if path.is_file() && !force {
         bail!("{} exists; give another name, or --force to replace it", path.display());
     }
@@ -69,7 +68,7 @@ pub fn write_gguf(
     layout: &Layout,
     source: &dyn Source,
 ) -> Result<u64> {
-    check_output(output.path, output.force)?;
+    check_file(output.path, output.force)?;
     let mut tensors = Vec::with_capacity(layout.tensors.len());
     for planned in &layout.tensors {
         tensors.push(GgufTensor {
@@ -80,6 +79,8 @@ pub fn write_gguf(
     }
     let mut writer = GgufWriter::create(output.path, metadata, &tensors)?;
     stream_all(output, layout, source, &mut writer)?;
+    // Somebody else may have been here in the meantime.
+    check_file(output.path, output.force)?;
     writer.finish()?;
     Ok(std::fs::metadata(output.path)?.len())
 }
@@ -92,23 +93,12 @@ impl Sink for GgufWriter {
 
 /// Streams all tensors, with a progress bar; Ctrl-C ends it.
 fn stream_all(output: Output, layout: &Layout, source: &dyn Source, sink: &mut dyn Sink) -> Result<()> {
-    // Seen between pieces, so that leaving early removes what was written.
-    let interrupt = Interrupt::install()?;
     let total = layout.bytes();
     let bar = ByteBar::new(output.what, total);
     stream::stream(sink, &layout.tensors, source, output.threads, &mut |done| {
         bar.at(done, total);
-        if interrupt.pressed() {
-            bail!("stopped by Ctrl-C; nothing was written");
-        }
-        Ok(())
+        output.interrupt.check("nothing was written")
     })?;
     bar.done();
     Ok(())
-}
-
-/// Workers to use if the command line does not say: one per core, and a second one even on a single core,
-/// so that making rows goes on while others are written.
-pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from).max(2)
 }

@@ -1,8 +1,11 @@
 //! The tensors of a file that is to be written: names, shapes, types, sizes. Must not know values, nor why a
 //! type was chosen.
 
+use mambo_kernel::KvScale;
 use mambo_model::Part;
 use mambo_tensor::DType;
+
+use super::Container;
 
 /// One tensor of the file.
 #[derive(Clone, Debug)]
@@ -24,7 +27,7 @@ pub struct Planned {
 }
 
 /// What a tensor of a file holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Content {
     /// The weight's own values.
     Values,
@@ -34,6 +37,8 @@ pub enum Content {
     Codes,
     /// `nvfp4` scales alone, one for 16 codes.
     BlockScales,
+    /// One number: a scale for a KV cache of 8-bit floats.
+    Constant(f32),
     /// Factors on all values, one for each expert: what types of a small range keep beside them.
     FactorsOf(DType),
 }
@@ -78,7 +83,7 @@ impl Planned {
         match self.content {
             Content::Codes | Content::BlockScales => DType::NVFP4,
             Content::FactorsOf(dtype) => dtype,
-            Content::Values | Content::Logarithms => self.dtype,
+            Content::Values | Content::Logarithms | Content::Constant(_) => self.dtype,
         }
     }
 
@@ -94,6 +99,33 @@ impl Planned {
 }
 
 impl Layout {
+    /// Keeps the scales of the model's KV cache where the container has a place for them.
+    pub fn keep_kv_scales(&mut self, scales: &[KvScale], container: Container) {
+        if scales.iter().all(|scale| *scale == KvScale::default()) {
+            return;
+        }
+        if container == Container::Gguf {
+            self.notes
+                .push("the scales for a KV cache of f8 are not kept: GGUF has no place for them".to_owned());
+            return;
+        }
+        // Attention layers come in the order of the scales.
+        let mut kept = Vec::new();
+        for (part, name, of) in
+            [(Part::K, "k_scale", (|s| s.k) as fn(&KvScale) -> f32), (Part::V, "v_scale", |s| s.v)]
+        {
+            let projections = self.tensors.iter().filter(|t| t.part == part && t.content.is_main());
+            kept.extend(projections.zip(scales).map(|(projection, scale)| Planned {
+                name: format!("{}.{name}", projection.name.trim_end_matches(".weight")),
+                shape: vec![1],
+                dtype: DType::F32,
+                content: Content::Constant(of(scale)),
+                ..projection.clone()
+            }));
+        }
+        self.tensors.extend(kept);
+    }
+
     /// Bytes of all tensors, without padding.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(Planned::bytes).sum()

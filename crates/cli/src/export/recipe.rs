@@ -115,16 +115,19 @@ impl Recipe {
     /// Decides on every tensor of a model.
     pub fn layout(&self, spec: &ModelSpec, container: Container) -> Result<Layout> {
         container.check(self.default)?;
-        let weights = spec.weights();
+        let tensors_wanted = container.tensors(spec);
+        let matrices = tensors_wanted.iter().filter(|tensor| tensor.quantizable);
+        let matrices: Vec<&str> = matrices.map(|tensor| tensor.weight.as_str()).collect();
         for (pattern, _) in &self.rules[self.own_rules..] {
-            if !weights.iter().any(|w| matches(pattern, &w.name)) {
-                bail!("the model has no weight `{pattern}`; it has {}", weight_names(spec));
+            if !matrices.iter().any(|weight| matches(pattern, weight)) {
+                let names = names(&matrices, spec.layers.len());
+                bail!("the model has no matrix `{pattern}`; it has {names} (all else is f32 in every file)");
             }
         }
-        let parts: HashMap<String, Part> = weights.into_iter().map(|w| (w.name, w.part)).collect();
+        let parts: HashMap<String, Part> = spec.weights().into_iter().map(|w| (w.name, w.part)).collect();
         let mut replaced: Vec<(DType, DType, String, usize)> = Vec::new();
         let mut tensors = Vec::new();
-        for tensor in container.tensors(spec) {
+        for tensor in tensors_wanted {
             let part = parts[&tensor.weight];
             let wanted = if tensor.quantizable { self.wanted(&tensor.weight) } else { DType::F32 };
             container.check(wanted)?;
@@ -138,7 +141,8 @@ impl Recipe {
             tensors.extend(container.planned(tensor, part, dtype));
         }
         let note = |(wanted, dtype, reason, count): (DType, DType, String, usize)| {
-            format!("{count} tensors are {dtype} instead of {wanted}: {reason}")
+            let tensors = if count == 1 { "tensor is" } else { "tensors are" };
+            format!("{count} {tensors} {dtype} instead of {wanted}: {reason}")
         };
         Ok(Layout { tensors, notes: replaced.into_iter().map(note).collect() })
     }
@@ -158,16 +162,16 @@ pub fn type_names() -> String {
     TYPES.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// The last words of a model's weights, which patterns may name, and its number of layers.
-fn weight_names(spec: &ModelSpec) -> String {
-    let mut names: Vec<String> = Vec::new();
-    for weight in spec.weights() {
-        let last = weight.name.rsplit('.').next().unwrap_or_default().to_owned();
+/// The last words of weights, which patterns may name, and the number of layers.
+fn names(weights: &[&str], layers: usize) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for weight in weights {
+        let last = weight.rsplit('.').next().unwrap_or_default();
         if !names.contains(&last) {
             names.push(last);
         }
     }
-    format!("{}, and layers.0 to layers.{}", names.join(", "), spec.layers.len().saturating_sub(1))
+    format!("{}, and layers.0 to layers.{}", names.join(", "), layers.saturating_sub(1))
 }
 
 #[cfg(test)]
@@ -194,7 +198,7 @@ mod tests {
         assert_eq!(dtype("blk.1.ffn_gate_inp.weight"), DType::F32, "routers are never quantised");
         assert_eq!(dtype("blk.0.ssm_in.weight"), DType::Q4_0);
         let nothing = Recipe::named("q4_0", Container::Gguf).unwrap().with_rule("wing=q8_0").unwrap();
-        let told = |e: anyhow::Error| e.to_string().contains("`wing`; it has embed, ");
+        let told = |e: anyhow::Error| e.to_string().contains("`wing`; it has ");
         assert!(nothing.layout(&spec, Container::Gguf).is_err_and(told));
         let mixed = Recipe::named("builtin", Container::Gguf).unwrap();
         assert!(mixed.layout(&spec, Container::Gguf).is_ok(), "its own rules may go past other models");

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::{Divergence, Likelihood, Windows, log_softmax, score_window};
 use crate::args::ModelArgs;
+use crate::interrupt::Interrupt;
 use crate::model::{EngineUse, Model};
 use crate::progress::CountBar;
 
@@ -31,6 +32,7 @@ impl TextCut<'_> {
         let text = std::fs::read_to_string(self.path)
             .with_context(|| format!("cannot read the text in {}", self.path.display()))?;
         Windows::new(model.tokenizer()?.encode(&text, true), self.window, self.windows)
+            .with_context(|| format!("cannot use the text in {}", self.path.display()))
     }
 }
 
@@ -53,6 +55,7 @@ pub fn compare(
     (model, args): (&Model, &ModelArgs),
     (base, base_args): (&Model, &ModelArgs),
     text: &TextCut,
+    interrupt: &Interrupt,
 ) -> Result<Comparison> {
     let windows = text.windows(model)?;
     check_same_tokens(model, base, &windows, text)?;
@@ -68,6 +71,7 @@ pub fn compare(
     };
     let bar = CountBar::new("windows", windows.count() as u64);
     for window in windows.iter() {
+        interrupt.check("nothing was measured")?;
         let want = score_window(&mut base_engine, window, vocab)?;
         let got = score_window(&mut engine, window, vocab)?;
         let rows = want.chunks_exact(vocab).zip(got.chunks_exact(vocab));
@@ -109,7 +113,7 @@ impl Comparison {
         let Comparison { kv_types, state_type, .. } = self;
         let tokens = self.divergence.count();
         let mut text = format!(
-            "KL divergence of {model} with keys and values {kv_types} and states {state_type} from {base}, over {tokens} tokens\n"
+            "KL divergence of {model} with keys and values {kv_types} and states {state_type} from {base} in f32, over {tokens} tokens\n"
         );
         for (name, value) in self.divergence.summary() {
             text += &format!("  {name:8} {:>10} nats\n", nats(value));

@@ -169,8 +169,9 @@ fn q6_k_head(std: f32, random: &mut Random) -> [u8; 18] {
 /// Plain floats, and the types nobody measures speed with: drawn one by one.
 fn plain(dtype: DType, std: f32, random: &mut Random, out: &mut [u8]) {
     let mut values = [0.0; 256];
-    for piece in out.chunks_mut(values.len() * dtype.block_bytes()) {
-        let values = &mut values[..piece.len() / dtype.block_bytes()];
+    let (block_elems, block_bytes) = (dtype.block_elems(), dtype.block_bytes());
+    for piece in out.chunks_mut(values.len() / block_elems * block_bytes) {
+        let values = &mut values[..piece.len() / block_bytes * block_elems];
         values.iter_mut().for_each(|v| *v = std * random.normal());
         encode_row(dtype, values, piece).expect("random values are small and finite");
     }

@@ -84,7 +84,7 @@ mod tests {
         // GGUF has no 8-bit floats.
         for dtype in crate::export::recipe::TYPES.into_iter().filter(|dtype| *dtype != DType::F8E4M3) {
             let (synth, tensors) = layout(dtype.name());
-            let tensor = tensors.iter().find(|t| t.name == "token_embd.weight").unwrap();
+            let tensor = tensors.iter().find(|t| t.name == "output.weight").unwrap();
             assert_eq!(tensor.dtype, dtype);
             let mut bytes = vec![0; tensor.bytes() as usize];
             synth.rows(tensor, 0..tensor.row_count(), &mut bytes).unwrap();

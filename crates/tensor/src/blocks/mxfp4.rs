@@ -43,7 +43,7 @@ pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8])
             let largest = extreme(part.x).abs();
             // The exponent that puts the largest value on 4..8; beyond 6 it is cut, so the next may be better.
             let plain = ((largest.to_bits() >> 23) as u8).saturating_sub(2).max(1);
-            let mut best = (0, f32::INFINITY);
+            let mut best = (plain, f32::INFINITY);
             for e in [plain, plain + 1, plain.max(2) - 1] {
                 let error = error::<E2m1, _>(part, 2.0 * half_scale(e));
                 if error < best.1 {
