@@ -3,7 +3,6 @@
 //! Keys stand as codes `[channel][position]` and scales `[block][position]`, values as codes
 //! `[position][channel]` and scales `[position][block]`.
 
-use mambo_kernel::rounding::bf16_value;
 use mambo_kernel::{KvElem, PAGE_TOKENS, Q8_BLOCK};
 
 use crate::simd::{LANES, Simd, part, part_mut, vectors};
@@ -126,17 +125,28 @@ impl Half {
         let (codes, scales) = page.split_at(self.codes());
         let scales = scales.as_chunks::<2>().0.chunks_exact(self.elem.scales(n));
         for ((codes, scales), out) in codes.chunks_exact(n).zip(scales).zip(out.chunks_exact_mut(n)) {
-            for (i, codes) in codes.chunks(LANES).enumerate() {
-                let scale = S::splat(bf16_value(u16::from_le_bytes(scales[i * LANES / Q8_BLOCK])));
+            let blocks = codes.chunks(Q8_BLOCK).zip(out.chunks_mut(Q8_BLOCK));
+            for ((codes, out), scale) in blocks.zip(scales) {
+                // A bf16 is the upper half of an f32.
+                let scale = S::splat(f32::from_bits(u32::from(u16::from_le_bytes(*scale)) << 16));
+                let mut whole = [0; Q8_BLOCK];
                 let codes = match codes.first_chunk() {
-                    Some(full) => S::load_i8(full),
+                    Some(full) => full,
                     None => {
-                        let mut whole = [0; LANES];
                         whole[..codes.len()].copy_from_slice(codes);
-                        S::load_i8(&whole)
+                        &whole
                     }
                 };
-                S::store_part(S::mul(codes, scale), part_mut(out, i));
+                let [low, high] = codes.as_chunks::<LANES>().0 else { unreachable!("32 codes") };
+                let (low, high) = (S::mul(S::load_i8(low), scale), S::mul(S::load_i8(high), scale));
+                if let Some(full) = out.first_chunk_mut::<Q8_BLOCK>() {
+                    S::store_part(low, part_mut(full, 0));
+                    S::store_part(high, part_mut(full, 1));
+                } else {
+                    let (first, second) = out.split_at_mut(out.len().min(LANES));
+                    S::store_part(low, first);
+                    S::store_part(high, second);
+                }
             }
         }
     }
