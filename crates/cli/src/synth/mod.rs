@@ -90,8 +90,10 @@ mod tests {
             synth.rows(tensor, 0..tensor.row_count(), &mut bytes).unwrap();
             let mut values = vec![0.0; tensor.elems()];
             decode_row(dtype, &bytes, &mut values).unwrap();
+            // A row's products with values of spread 1 have spread 1.
+            let inputs = (tensor.row_elems() as f32).sqrt();
             let factor = if dtype == DType::NVFP4 { blocks::NVFP4_FACTOR } else { 1.0 };
-            values.iter_mut().for_each(|value| *value *= factor);
+            values.iter_mut().for_each(|value| *value *= factor * inputs);
             let n = values.len() as f64;
             let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
             let std = (values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / n).sqrt();
