@@ -179,7 +179,11 @@ impl<T: Steps> Format for StepFormat<T> {
             each_row!(N, p, {
                 let (planes, tile_scales, block_scales) = panels[p];
                 fetch_ahead::<S, R>(&planes[t]);
-                let codes = nibbles::<S>(&planes[t]).map(|codes| S::blook_up(&T::TABLE, codes));
+                let mut codes = nibbles::<S>(&planes[t]);
+                // Not in a closure: that would be compiled without the instruction set, and called.
+                for codes in &mut codes {
+                    *codes = S::blook_up(&T::TABLE, *codes);
+                }
                 let scale = T::scale::<S>(tile_scales, block_scales, t);
                 each_row!(R, r, {
                     // SAFETY: every row has `tiles` tiles.
