@@ -59,10 +59,15 @@ def size(path):
     return sum(file.stat().st_size for file in files)
 
 
+def nats(value):
+    """Two digits that mean something, however small."""
+    return "0" if value == 0 else f"{value:.4f}" if value >= 0.01 else f"{value:.5f}" if value >= 1e-3 else f"{value:.1e}"
+
+
 def quality_cells(result):
     kld = result["kld"]
-    return (f"{result['perplexity']['perplexity']:.4f} | {kld['mean']:.5f} | {kld['median']:.5f} | {kld['p99']:.4f} | "
-            f"{100 * result['top1_agreement']:.2f} %")
+    return (f"{result['perplexity']['perplexity']:.4f} | {nats(kld['mean'])} | {nats(kld['median'])} | "
+            f"{nats(kld['p99'])} | {100 * result['top1_agreement']:.2f} %")
 
 
 # Kept by name, because the library keeps only its address.
@@ -133,7 +138,7 @@ def size_rows():
         cells = [kind]
         for shape in SHAPES:
             total = mambo("fit", shape, "--quant", kind, "--json")["weight_bytes"]
-            values = mambo("inspect", shape, "--json")["parameters"]["total"]
+            values = mambo("inspect", shape, "--json")["parameters"]["trunk"]
             cells.append(f"{total / 1e9:.2f} GB ({total * 8 / values:.2f})")
         rows.append(f"| {' | '.join(cells)} |")
     return rows
@@ -229,7 +234,7 @@ def page(types, caches, sizes, measured):
         *caches,
         "",
         "## Sizes",
-        "Weights of real shapes as `mambo quantize --type` writes them (`mambo fit SHAPE --quant TYPE`), with bits per weight. Nano's rows of 2688 and 1856 values are no multiple of 256, so K-quants become their neighbours there.",
+        "Weights of real shapes as `mambo quantize --type` writes them (`mambo fit SHAPE --quant TYPE`), with bits per weight, without MTP heads. Nano's rows of 2688 and 1856 values are no multiple of 256, so K-quants become their neighbours there.",
         "",
         f"| type | {' | '.join(SHAPES)} |",
         f"|---|{'---|' * len(SHAPES)}",
