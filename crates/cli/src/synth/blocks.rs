@@ -131,7 +131,9 @@ fn nvfp4_head(std: f32, random: &mut Random) -> [u8; 4] {
     decode_row(DType::F8E4M3, &bytes, &mut scales).expect("a byte is a value");
     std::array::from_fn(|_| {
         let wanted = std / E2M1_DEVIATION * jitter(random);
-        scales.partition_point(|&scale| scale < wanted).min(126) as u8
+        let above = scales.partition_point(|&scale| scale < wanted).clamp(1, 126);
+        let is_nearer = wanted - scales[above - 1] < scales[above] - wanted;
+        if is_nearer { above as u8 - 1 } else { above as u8 }
     })
 }
 
