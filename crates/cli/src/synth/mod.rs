@@ -97,7 +97,8 @@ mod tests {
             let n = values.len() as f64;
             let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
             let std = (values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / n).sqrt();
-            assert!((std - 1.0).abs() < 0.03, "{dtype}: std {std}");
+            // Two bits for a value drawn as a float make it a little smaller.
+            assert!((std - 1.0).abs() < 0.05, "{dtype}: std {std}");
             assert!(mean.abs() < 0.01, "{dtype}: mean {mean}");
             assert!(values.iter().all(|v| v.abs() < 6.0), "{dtype}");
         }
