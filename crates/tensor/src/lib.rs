@@ -4,7 +4,6 @@
 
 mod blocks;
 mod dtype;
-mod emphasis;
 mod error;
 mod plain;
 mod row;
@@ -13,7 +12,6 @@ mod shape;
 pub use blocks::IQ2_XXS_POINTS;
 pub use blocks::grouped::{Affine, AffineScale};
 pub use dtype::DType;
-pub use emphasis::{Emphasis, emphasis_weights};
 pub use error::TensorError;
 pub use plain::{F8_E4M3_MAX, f8_e4m3};
 pub use row::{decode_row, encode_row, encode_row_weighted};

@@ -2,9 +2,7 @@
 
 mod rounding;
 
-use mambo_tensor::{
-    DType, Emphasis, TensorError, decode_row, emphasis_weights, encode_row, encode_row_weighted,
-};
+use mambo_tensor::{DType, TensorError, decode_row, encode_row, encode_row_weighted};
 use rounding::{Noise, plain_rounding};
 use safetensors::SafeTensors;
 
@@ -211,30 +209,6 @@ fn weights_are_obeyed() {
         }
         println!("{dtype}: weighted error {:.3} of the unweighted encoding's", ours / even);
         assert!(ours < even * 0.995, "{dtype}: {ours} against {even}");
-    }
-}
-
-#[test]
-fn emphasis_weighs_by_magnitude() {
-    let values = [0.0, 1.0, -2.0, 1.0];
-    assert_eq!(emphasis_weights(&values, None, Emphasis::Squares), [0.0, 1.0, 4.0, 1.0]);
-    assert_eq!(
-        emphasis_weights(&values, Some(&[1.0, 0.5, 0.25, 0.0]), Emphasis::Squares),
-        [0.0, 0.5, 1.0, 0.0]
-    );
-    let soft = emphasis_weights(&values, None, Emphasis::Soft);
-    for (got, want) in soft.iter().zip([1.5f32, 2.5, 5.5, 2.5]) {
-        assert!((got - want.sqrt()).abs() < 1e-6, "{soft:?}");
-    }
-    let row = Noise(23).row(256, 0.02);
-    for dtype in encoded() {
-        let weights = emphasis_weights(&row, None, Emphasis::Squares);
-        let decoded = decode(dtype, &encode(dtype, &row, Some(&weights)), 256);
-        let (ours, even) = (
-            weighted_error(&row, &decoded, &weights),
-            weighted_error(&row, &round_trip(dtype, &row), &weights),
-        );
-        assert!(ours <= even * 1.02, "{dtype}: {ours} against {even}");
     }
 }
 
