@@ -10,7 +10,7 @@ fn root() -> PathBuf {
 }
 
 fn eval(arguments: &[&str]) -> Output {
-    let text = root().join("tests/fixtures/text/stories.txt");
+    let text = root().join("tests/fixtures/text/held-out.txt");
     let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
     command.arg("eval").args(arguments).arg("--text").arg(text).args([
         "--window",

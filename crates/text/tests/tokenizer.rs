@@ -9,7 +9,7 @@ const JSON: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.tokeni
 const CONFIG: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.tokenizer_config.json");
 const GGUF: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.gguf-vocabulary.json");
 const CASES: &str = include_str!("../../../tests/fixtures/text/tokenizer-cases.json");
-const STORIES: &str = include_str!("../../../tests/fixtures/text/stories.txt");
+const STORIES: &str = include_str!("../../../tests/fixtures/text/held-out.txt");
 
 static FROM_JSON: LazyLock<Tokenizer> =
     LazyLock::new(|| Tokenizer::from_json(JSON, Some(CONFIG)).expect("the fixture loads"));
