@@ -8,8 +8,27 @@ use mambo_tensor::DType;
 
 use super::Container;
 
-/// Weights with another type than the rest, by pattern; later rules win.
-pub type Rules = &'static [(&'static str, DType)];
+/// Weights with another type than the rest, by patterns; later rules win.
+pub type Rules = &'static [(&'static [&'static str], DType)];
+
+/// The weights that deserve more: everything but experts and feed-forward layers.
+const SENSITIVE: &[&str] = &[
+    "embed",
+    "head",
+    "in_proj",
+    "out_proj",
+    "q",
+    "k",
+    "v",
+    "o",
+    "shared_up",
+    "shared_down",
+    "latent_down",
+    "latent_up",
+    "eh_proj",
+];
+/// The small ones among them.
+const SMALL: &[&str] = &["k", "v", "latent_down", "latent_up"];
 
 /// A named mix.
 pub struct Mix {
@@ -32,86 +51,30 @@ pub static MIXES: &[Mix] = &[
         name: "builtin",
         default: DType::Q6K,
         rules: &[
-            ("out_proj", DType::Q8_0),
-            ("experts_up", DType::Q5_0),
-            ("experts_down", DType::Q5_0),
-            ("layers.6.experts_up", DType::Q4K),
-            ("layers.8.experts_up", DType::Q4K),
-            ("layers.11.experts_up", DType::Q4K),
-            ("layers.13.experts_up", DType::Q4K),
-            ("mtp.experts_up", DType::Q4K),
-            ("mtp.experts_down", DType::Q4K),
+            (&["out_proj"], DType::Q8_0),
+            (&["experts_up", "experts_down"], DType::Q5_0),
+            (&["layers.6.experts_up", "layers.8.experts_up"], DType::Q4K),
+            (&["layers.11.experts_up", "layers.13.experts_up"], DType::Q4K),
+            (&["mtp.experts_up", "mtp.experts_down"], DType::Q4K),
         ],
     },
 ];
 
 /// Beside four bits or fewer. The head has six bits whatever its width, which `q6_k` would not.
-const BESIDE_FOUR_BITS: Rules = &[
-    ("embed", DType::Q5K),
-    ("head", DType::Q5_1),
-    ("in_proj", DType::Q5K),
-    ("out_proj", DType::Q6K),
-    ("q", DType::Q5K),
-    ("k", DType::Q8_0),
-    ("v", DType::Q8_0),
-    ("o", DType::Q5K),
-    ("shared_up", DType::Q5K),
-    ("shared_down", DType::Q5K),
-    ("latent_down", DType::Q8_0),
-    ("latent_up", DType::Q8_0),
-    ("eh_proj", DType::Q5K),
-];
+const BESIDE_FOUR_BITS: Rules =
+    &[(SENSITIVE, DType::Q5K), (&["head"], DType::Q5_1), (&["out_proj"], DType::Q6K), (SMALL, DType::Q8_0)];
 
 /// Beside five bits.
-const BESIDE_FIVE_BITS: Rules = &[
-    ("embed", DType::Q6K),
-    ("head", DType::Q6K),
-    ("in_proj", DType::Q6K),
-    ("out_proj", DType::Q6K),
-    ("q", DType::Q6K),
-    ("k", DType::Q8_0),
-    ("v", DType::Q8_0),
-    ("o", DType::Q6K),
-    ("shared_up", DType::Q6K),
-    ("shared_down", DType::Q6K),
-    ("latent_down", DType::Q8_0),
-    ("latent_up", DType::Q8_0),
-    ("eh_proj", DType::Q6K),
-];
-
-/// Beside `nvfp4` in a folder, which has nothing between it and 8-bit floats; nobody quantises embeddings there.
-const BESIDE_NVFP4: Rules = &[
-    ("embed", DType::BF16),
-    ("head", DType::F8E4M3),
-    ("in_proj", DType::F8E4M3),
-    ("out_proj", DType::F8E4M3),
-    ("q", DType::F8E4M3),
-    ("k", DType::F8E4M3),
-    ("v", DType::F8E4M3),
-    ("o", DType::F8E4M3),
-    ("shared_up", DType::F8E4M3),
-    ("shared_down", DType::F8E4M3),
-    ("latent_down", DType::F8E4M3),
-    ("latent_up", DType::F8E4M3),
-    ("eh_proj", DType::F8E4M3),
-];
+const BESIDE_FIVE_BITS: Rules = &[(SENSITIVE, DType::Q6K), (SMALL, DType::Q8_0)];
 
 /// Beside `mxfp4`, whose scales are powers of two: it is made for experts alone.
-const BESIDE_MXFP4: Rules = &[
-    ("embed", DType::Q8_0),
-    ("head", DType::Q8_0),
-    ("in_proj", DType::Q8_0),
-    ("out_proj", DType::Q8_0),
-    ("q", DType::Q8_0),
-    ("k", DType::Q8_0),
-    ("v", DType::Q8_0),
-    ("o", DType::Q8_0),
-    ("shared_up", DType::Q8_0),
-    ("shared_down", DType::Q8_0),
-    ("latent_down", DType::Q8_0),
-    ("latent_up", DType::Q8_0),
-    ("eh_proj", DType::Q8_0),
-];
+const BESIDE_MXFP4: Rules = &[(SENSITIVE, DType::Q8_0)];
+
+/// Beside `nvfp4` in a folder, which has nothing between it and 8-bit floats.
+const BESIDE_NVFP4: Rules = &[(SENSITIVE, DType::F8E4M3), EMBEDDING_WHOLE];
+
+/// Readers of folders expect embeddings that are not quantised.
+const EMBEDDING_WHOLE: (&[&str], DType) = (&["embed"], DType::BF16);
 
 /// The mix of that name.
 pub fn named(name: &str) -> Option<&'static Mix> {
@@ -122,7 +85,7 @@ pub fn named(name: &str) -> Option<&'static Mix> {
 pub fn rules_beside(dtype: DType, container: Container) -> Rules {
     match dtype {
         DType::NVFP4 if container == Container::Safetensors => BESIDE_NVFP4,
-        DType::F8E4M3 => &[("embed", DType::BF16)],
+        DType::F8E4M3 => &[EMBEDDING_WHOLE],
         DType::Q2K | DType::Q3K | DType::Q4_0 | DType::Q4_1 | DType::Q4K => BESIDE_FOUR_BITS,
         DType::IQ4_NL | DType::IQ4_XS | DType::NVFP4 => BESIDE_FOUR_BITS,
         DType::Q5_0 | DType::Q5_1 | DType::Q5K => BESIDE_FIVE_BITS,

@@ -58,7 +58,10 @@ impl Recipe {
                 bail!("there is no type `{name}`; use one of {types}, or a mix: {mixes}")
             }
         };
-        let rules: Vec<_> = rules.iter().map(|(pattern, dtype)| ((*pattern).to_owned(), *dtype)).collect();
+        let each = |&(patterns, dtype): &(&[&str], DType)| -> Vec<(String, DType)> {
+            patterns.iter().map(|&pattern| (pattern.to_owned(), dtype)).collect()
+        };
+        let rules: Vec<_> = rules.iter().flat_map(each).collect();
         let own_rules = rules.len();
         Ok(Recipe { name, default, rules, own_rules })
     }
@@ -115,8 +118,8 @@ impl Recipe {
     /// Decides on every tensor of a model.
     pub fn layout(&self, spec: &ModelSpec, container: Container) -> Result<Layout> {
         container.check(self.default)?;
-        let tensors_wanted = container.tensors(spec);
-        let matrices = tensors_wanted.iter().filter(|tensor| tensor.quantizable);
+        let exported = container.tensors(spec);
+        let matrices = exported.iter().filter(|tensor| tensor.quantizable);
         let matrices: Vec<&str> = matrices.map(|tensor| tensor.weight.as_str()).collect();
         for (pattern, _) in &self.rules[self.own_rules..] {
             if !matrices.iter().any(|weight| matches(pattern, weight)) {
@@ -127,7 +130,7 @@ impl Recipe {
         let parts: HashMap<String, Part> = spec.weights().into_iter().map(|w| (w.name, w.part)).collect();
         let mut replaced: Vec<(DType, DType, String, usize)> = Vec::new();
         let mut tensors = Vec::new();
-        for tensor in tensors_wanted {
+        for tensor in exported {
             let part = parts[&tensor.weight];
             let wanted = if tensor.quantizable { self.wanted(&tensor.weight) } else { DType::F32 };
             container.check(wanted)?;
