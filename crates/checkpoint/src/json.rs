@@ -13,6 +13,11 @@ pub fn parse_json(text: &str) -> Result<Value, String> {
     serde_json::from_str(&spell_out_specials(text)).map_err(|e| e.to_string())
 }
 
+/// An f32 as JSON shows it best: the shortest decimal that reads back as the same f32.
+pub fn json_f32(value: f32) -> Value {
+    Value::from(value.to_string().parse::<f64>().unwrap_or_else(|_| value.into()))
+}
+
 /// The number a JSON value stands for, whether plain or in the `{"__float__": ...}` form.
 pub fn json_number(value: &Value) -> Option<f64> {
     match value {

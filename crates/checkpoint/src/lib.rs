@@ -20,5 +20,5 @@ pub use checkpoint::{Checkpoint, Format, Metadata, TensorInfo};
 pub use config::ConfigFiles;
 pub use error::CheckpointError;
 pub use gguf::{GgufArray, GgufMetadata, GgufTensor, GgufValue, GgufWriter};
-pub use json::{json_number, parse_json};
+pub use json::{json_f32, json_number, parse_json};
 pub use safetensors::{SafetensorsTensor, SafetensorsWriter, write_safetensors};

@@ -3,6 +3,7 @@
 //!
 //! Must not know values of weights, tokenizers or element types.
 
+use mambo_checkpoint::json_f32;
 use mambo_kernel::WeightUse;
 use serde_json::{Map, Value, json};
 
@@ -80,7 +81,7 @@ impl ModelSpec {
                 }
             }
         }
-        config["layer_norm_epsilon"] = float(self.norm_eps);
+        config["layer_norm_epsilon"] = json_f32(self.norm_eps);
         let differs = |keys: &Keys| keys.iter().any(|(k, v)| k != "block_type" && config[k] != *v);
         let (layers_differ, mtp_differs) = (layers.iter().any(differs), mtp.iter().any(differs));
         if layers_differ {
@@ -95,11 +96,6 @@ impl ModelSpec {
         }
         config
     }
-}
-
-/// The shortest decimal that reads back as the same f32.
-fn float(value: f32) -> Value {
-    json!(value.to_string().parse::<f64>().unwrap_or_else(|_| value.into()))
 }
 
 fn layer_keys(mixer: &Mixer, norm_eps: f32) -> Keys {
@@ -127,7 +123,7 @@ fn layer_keys(mixer: &Mixer, norm_eps: f32) -> Keys {
                 "n_group": m.route.groups,
                 "topk_group": m.route.top_groups,
                 "norm_topk_prob": m.route.normalize,
-                "routed_scaling_factor": float(m.route.scale),
+                "routed_scaling_factor": json_f32(m.route.scale),
                 "moe_intermediate_size": m.expert_width,
                 "n_shared_experts": usize::from(m.shared_width.is_some()),
             });
@@ -141,7 +137,7 @@ fn layer_keys(mixer: &Mixer, norm_eps: f32) -> Keys {
         }
     };
     let Value::Object(mut keys) = own else { return Keys::new() };
-    keys.insert("layer_norm_epsilon".to_owned(), float(norm_eps));
+    keys.insert("layer_norm_epsilon".to_owned(), json_f32(norm_eps));
     keys
 }
 

@@ -22,9 +22,10 @@ pub enum Container {
 /// Types a safetensors folder holds.
 const SAFETENSORS_TYPES: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::NVFP4];
 
-/// Codes in a byte, and values that share a scale, of `nvfp4`.
+/// Codes in a byte of `nvfp4`.
 const CODES_PER_BYTE: usize = 2;
-const SCALE_GROUP: usize = 16;
+/// Values that share a scale in `nvfp4`.
+pub(super) const SCALE_GROUP: usize = 16;
 
 impl Container {
     /// What a path of this name becomes: `.gguf` is a file, everything else a folder.

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use mambo_checkpoint::{Metadata, SafetensorsTensor, SafetensorsWriter};
+use mambo_checkpoint::{Metadata, SafetensorsTensor, SafetensorsWriter, json_f32};
 use mambo_tensor::{DType, Shape};
 use serde_json::{Value, json};
 
+use super::container::SCALE_GROUP;
 use super::stream::Sink;
 use super::{Content, Layout, Output, Planned, Source, stream_all};
 use crate::model::Model;
@@ -161,19 +162,14 @@ fn tokenizer_texts(model: &Model) -> Result<Vec<(&'static str, String)>> {
     let mut generation = json!({"eos_token_id": model.stop_tokens(&tokenizer)});
     if defaults.temperature > 0.0 {
         generation["do_sample"] = json!(true);
-        generation["temperature"] = json!(decimal(defaults.temperature));
-        generation["top_p"] = json!(decimal(defaults.top_p));
+        generation["temperature"] = json_f32(defaults.temperature);
+        generation["top_p"] = json_f32(defaults.top_p);
     }
     Ok(vec![
         ("tokenizer.json", tokenizer.to_json()?),
         ("tokenizer_config.json", pretty(&settings)?),
         ("generation_config.json", pretty(&generation)?),
     ])
-}
-
-/// The shortest decimal that reads back as the same f32.
-fn decimal(value: f32) -> f64 {
-    value.to_string().parse().unwrap_or_else(|_| value.into())
 }
 
 fn pretty(value: &Value) -> Result<String> {
@@ -197,7 +193,7 @@ fn config(model: &Model) -> Value {
 /// Which modules are quantised and how, in ModelOpt's words; nothing if none is.
 fn quantization(layout: &Layout) -> Option<Value> {
     let algorithm = |dtype: DType| match dtype {
-        DType::NVFP4 => Some(json!({"quant_algo": "W4A16_NVFP4", "group_size": 16})),
+        DType::NVFP4 => Some(json!({"quant_algo": "W4A16_NVFP4", "group_size": SCALE_GROUP})),
         DType::F8E4M3 => Some(json!({"quant_algo": "FP8"})),
         _ => None,
     };
