@@ -10,7 +10,6 @@ ours, on the same text by the same program.
 """
 
 import argparse
-import ctypes
 import datetime
 import importlib.util
 import json
@@ -29,11 +28,8 @@ PAGE = ROOT / "docs/quality.md"
 PICTURE = ROOT / "docs/quality.svg"
 SPEEDS = ROOT / "bench/results/quality-speed.json"
 WINDOWS = 16
-# mambo's type; llama.cpp's name and number for what comes closest.
-TYPES = [("bf16", None, None), ("q8_0", "Q8_0", 7), ("q6_k", "Q6_K", 18), ("q5_1", "Q5_1", 9),
-         ("q5_k", "Q5_K_M", 17), ("q5_0", "Q5_0", 8), ("q4_1", "Q4_1", 3), ("q4_mix", "Q4_K_M", 15),
-         ("iq4_nl", "IQ4_NL", 25), ("q4_0", "Q4_0", 2), ("nvfp4", None, None), ("iq4_xs", "IQ4_XS", 30),
-         ("mxfp4", "MXFP4_MOE", 38), ("q3_k", "Q3_K_M", 12), ("q2_k", "Q2_K", 10)]
+TYPES = ["bf16", "q8_0", "q6_k", "q5_1", "q5_k", "q5_0", "q4_1", "q4_mix", "iq4_nl", "q4_0", "nvfp4", "iq4_xs", "mxfp4",
+         "q3_k", "q2_k"]
 FOLDERS = ["f8_e4m3", "nvfp4_mix"]
 CACHES = [("f32", "f32"), ("f16", "f32"), ("bf16", "f32"), ("q8", "f32"), ("q8/f16", "f32"), ("f16/q8", "f32"),
           ("f8", "f32"), ("f32", "bf16"), ("f32", "f16"), ("q8", "f16")]
@@ -70,26 +66,15 @@ def quality_cells(result):
             f"{nats(kld['p99'])} | {100 * result['top1_agreement']:.2f} %")
 
 
-# Kept by name, because the library keeps only its address.
-QUIET = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda level, text, data: None)
-
-
-def llama_quantize(source, target, number):
-    import llama_cpp
-
-    params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype = number
-    llama_cpp.llama_log_set(QUIET, ctypes.c_void_p(0))
-    return llama_cpp.llama_model_quantize(bytes(source), bytes(target), ctypes.byref(params)) == 0
-
-
 def type_rows(folder):
     """Rows of the table of types, and points (name, program, bits, mean divergence) for the picture."""
     rows, points = [], []
     source = folder / "f32.gguf"
     mambo("quantize", "-m", MODEL, "-o", source, "--type", "f32")
     beside = importlib.util.find_spec("llama_cpp") is not None
-    if not beside:
+    if beside:
+        import llama
+    else:
         print("SKIPPED: llama.cpp's columns, because llama-cpp-python is not installed", file=sys.stderr)
 
     def add(name, program, path, result):
@@ -97,15 +82,14 @@ def type_rows(folder):
         points.append((name, program, bits, result["kld"]["mean"]))
         rows.append(f"| {name} | {program} | {size(path) / 1e6:.1f} MB | {bits:.2f} | {quality_cells(result)} |")
 
-    for kind, theirs, number in TYPES:
+    for kind in TYPES:
         path = folder / f"{kind}.gguf"
         parameters = mambo("quantize", "-m", MODEL, "-o", path, "--type", kind, "--json")["parameters"]
         add(kind, "mambo", path, measure(path))
         path.unlink()
-        if beside and theirs:
-            if not llama_quantize(source, path, number):
-                sys.exit(f"llama.cpp cannot make {theirs}")
-            add(theirs, "llama.cpp", path, measure(path))
+        if beside and kind in llama.TYPES:
+            llama.quantize(source, path, kind)
+            add(llama.TYPES[kind][0], "llama.cpp", path, measure(path))
             path.unlink()
     calibration = folder / "calibration.txt"
     text = TEXT.read_text(encoding="utf-8")

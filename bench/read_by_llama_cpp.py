@@ -6,9 +6,7 @@ logits on the golden text are compared; both quantise activations to 8 bits, eac
 agree to a small divergence and not to the bit.
 """
 
-import json
 import pathlib
-import struct
 import subprocess
 import sys
 import tempfile
@@ -16,30 +14,14 @@ import tempfile
 import llama_cpp
 import numpy
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from golden import GOLDEN, MODEL, ROOT, divergence, tensor
+
 MAMBO = ROOT / "target/release/mambo"
-MODEL = ROOT / "models/tiny-hybrid"
-GOLDEN = ROOT / "tests/fixtures/quant/tiny-hybrid.safetensors"
 TYPES = ["q4_mix", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl",
          "iq4_xs", "mxfp4", "nvfp4", "q3_k", "q2_k"]
 # Mean nats between the two programs on one file: what 8-bit activations cost, with room.
 MOST = 5e-3
 
-
-def tensor(path, name):
-    with open(path, "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        start = file.tell()
-        begin, end = header[name]["data_offsets"]
-        file.seek(start + begin)
-        kind = {"F32": "<f4", "I64": "<i8", "I32": "<i4"}[header[name]["dtype"]]
-        return numpy.frombuffer(file.read(end - begin), kind).reshape(header[name]["shape"])
-
-
-def log_softmax(logits):
-    logits = logits.astype(numpy.float64)
-    logits -= logits.max(-1, keepdims=True)
-    return logits - numpy.log(numpy.exp(logits).sum(-1, keepdims=True))
 
 
 def main():
@@ -53,10 +35,8 @@ def main():
                 subprocess.run([MAMBO, *arguments], check=True, capture_output=True)
             model = llama_cpp.Llama(str(file), n_ctx=256, n_batch=256, logits_all=True, verbose=False)
             model.eval(ids)
-            theirs = log_softmax(numpy.array(model.scores[:len(ids)]))
-            ours = log_softmax(tensor(out, "logits"))
+            nats = divergence(numpy.array(model.scores[:len(ids)]), tensor(out, "logits"))
             model.close()
-            nats = (numpy.exp(theirs) * (theirs - ours)).sum(-1).mean()
             print(f"{kind:8} {nats:.2e} nats between llama.cpp and mambo", flush=True)
             if not nats <= MOST:
                 failed.append(kind)
