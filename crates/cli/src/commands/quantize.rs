@@ -140,8 +140,9 @@ struct Errors(BTreeMap<(String, &'static str), SquaredError>);
 
 impl Errors {
     fn of(layout: &Layout, converter: &Converter) -> Errors {
+        let main = layout.tensors.iter().filter(|tensor| tensor.content.is_main());
         let stored: BTreeMap<&str, DType> =
-            layout.tensors.iter().map(|tensor| (tensor.weight.as_str(), tensor.encoding())).collect();
+            main.map(|tensor| (tensor.weight.as_str(), tensor.encoding())).collect();
         Errors(converter.errors(|weight| {
             let role = weight.rsplit('.').next().unwrap_or(weight).to_owned();
             (role, stored.get(weight).map_or("", |dtype| dtype.name()))

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use serde_json::json;
 
-use super::{Divergence, Likelihood, Windows, log_softmax, score_window};
+use super::{Divergence, Likelihood, Windows, score_window};
 use crate::args::ModelArgs;
 use crate::interrupt::Interrupt;
 use crate::model::{EngineUse, Model};
@@ -76,9 +76,9 @@ pub fn compare(
         let got = score_window(&mut engine, window, vocab)?;
         let rows = want.chunks_exact(vocab).zip(got.chunks_exact(vocab));
         for ((want, got), &next) in rows.zip(&window[1..]) {
-            found.divergence.add(want, got);
-            found.base_likelihood.add(log_softmax(want)[next as usize]);
-            found.likelihood.add(log_softmax(got)[next as usize]);
+            let [want, got] = found.divergence.add(want, got);
+            found.base_likelihood.add(want[next as usize]);
+            found.likelihood.add(got[next as usize]);
         }
         bar.step(1);
     }

@@ -58,8 +58,8 @@ pub struct Divergence {
 pub const PERCENTILES: [(f64, &str); 4] = [(50.0, "median"), (90.0, "p90"), (99.0, "p99"), (99.9, "p99.9")];
 
 impl Divergence {
-    /// Adds one row of logits of the base and of the model.
-    pub fn add(&mut self, base: &[f32], model: &[f32]) {
+    /// Adds one row of logits of the base and of the model; returns both as log probabilities.
+    pub fn add(&mut self, base: &[f32], model: &[f32]) -> [Vec<f64>; 2] {
         let (p, q) = (log_softmax(base), log_softmax(model));
         let divergence: f64 = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
         // Rounding can leave a tiny negative number where the two agree.
@@ -67,6 +67,7 @@ impl Divergence {
         self.agreeing += usize::from(mambo_engine::argmax(base) == mambo_engine::argmax(model));
         let difference = base.iter().zip(model).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
         self.largest_logit_difference = self.largest_logit_difference.max(difference);
+        [p, q]
     }
 
     /// Tokens compared.
