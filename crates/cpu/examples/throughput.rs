@@ -1,5 +1,5 @@
 //! Measures matmul on this machine: GB/s of one row over a large matrix against a plain read loop, and
-//! GOP/s with many rows. `cargo run --release -p mambo-cpu --example throughput [threads [isa [type]]]`
+//! GOP/s with many rows. `cargo run --release -p mambo-cpu --example throughput [threads [isa [type [tokens]]]]`
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -133,12 +133,13 @@ fn main() {
             let (small, small_bytes, _) = load(&mut backend, dtype, 256);
             let seconds = best_seconds(&mut backend, &small, dtype, 256, 1);
             print!("  cached: {:.1} GB/s", small_bytes as f64 / seconds / 1e9);
-            for tokens in [1, 2, 4] {
+            let only: Option<usize> = args.get(4).and_then(|a| a.parse().ok());
+            for tokens in [1, 2, 4].into_iter().filter(|t| only.is_none_or(|only| only == *t)) {
                 let seconds = best_seconds(&mut backend, &key, dtype, rows, tokens);
                 print!("  {tokens}: {:.1} GB/s", bytes as f64 / seconds / 1e9);
             }
             let (key, ..) = load(&mut backend, dtype, GEMM_ROWS);
-            for tokens in [8, 64, 512] {
+            for tokens in [8, 16, 24, 32, 48, 64, 512].into_iter().filter(|t| only.is_none_or(|only| only == *t)) {
                 let seconds = best_seconds(&mut backend, &key, dtype, GEMM_ROWS, tokens);
                 let ops = 2.0 * (GEMM_ROWS * COLS * tokens) as f64;
                 print!("  {tokens}: {:.0} GOP/s", ops / seconds / 1e9);

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use mambo_kernel::{
-    Backend, BackendError, CacheLayout, CallTime, Elem, KernelRow, Place, Program, ProgramId, Q8_BLOCK,
-    StepInputs, WeightKey, WeightSource,
+    Backend, BackendError, CacheLayout, CallTime, Elem, KernelRow, Place, Program, ProgramId, StepInputs,
+    WeightKey, WeightSource, ops,
 };
 
 use crate::bandwidth;
@@ -205,9 +205,7 @@ impl Backend for CpuBackend {
                     let words = bytes[..operand.cols * 4].chunks_exact(4);
                     into.extend(words.map(|b| float(b).to_bits().cast_signed() as f32));
                 }
-                Elem::Q8 => into.extend((0..operand.cols).map(|i| {
-                    f32::from(bytes[i] as i8) * float(&bytes[operand.cols + i / Q8_BLOCK * 4..][..4])
-                })),
+                Elem::Q8 => into.extend(ops::quantize::decode(bytes, operand.cols)),
             }
         }
     }

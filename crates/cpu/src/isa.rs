@@ -3,8 +3,16 @@
 
 use std::fmt;
 
-use crate::kernels::{Cx, Scratch, Work};
-use crate::simd;
+use crate::simd::{self, Simd};
+
+/// Work that is compiled once for every instruction set. Implementations are `#[inline(always)]` down to
+/// the last loop.
+pub(crate) trait Vectorized {
+    /// What it returns.
+    type Output;
+    /// Does it.
+    fn run<S: Simd>(self) -> Self::Output;
+}
 
 /// An instruction set the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,43 +55,43 @@ impl Isa {
         }
     }
 
-    /// Runs a kernel in this set. The set must be one of [`Isa::available`], which the backend checks
+    /// Runs something in this set. The set must be one of [`Isa::available`], which the backend checks
     /// when it is made.
-    pub(crate) fn run<W: Work>(self, work: &W, cx: &Cx, scratch: &mut Scratch) {
+    pub(crate) fn call<V: Vectorized>(self, what: V) -> V::Output {
         match self {
-            Isa::Portable => work.work::<simd::Portable>(cx, scratch),
+            Isa::Portable => what.run::<simd::Portable>(),
             // SAFETY: a backend is only made for a set the CPU has.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { run_avx2(work, cx, scratch) },
+            Isa::Avx2 => unsafe { call_avx2(what) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { run_avx512(work, cx, scratch) },
+            Isa::Avx512 => unsafe { call_avx512(what) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("not available on this architecture"),
         }
     }
 }
 
-/// Detects a list of features and makes the function that runs a kernel with exactly those.
+/// Detects a list of features and makes the function that runs work with exactly those.
 #[cfg(target_arch = "x86_64")]
 macro_rules! instruction_set {
-    ($has:ident, $run:ident, $simd:ty, $($feature:tt)*) => {
+    ($has:ident, $call:ident, $simd:ty, $($feature:tt)*) => {
         fn $has() -> bool {
             $(std::arch::is_x86_feature_detected!($feature))&&*
         }
 
         $(#[target_feature(enable = $feature)])*
-        fn $run<W: Work>(work: &W, cx: &Cx, scratch: &mut Scratch) {
-            work.work::<$simd>(cx, scratch)
+        fn $call<V: Vectorized>(what: V) -> V::Output {
+            what.run::<$simd>()
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-instruction_set!(has_avx2, run_avx2, simd::Avx2, "avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt");
+instruction_set!(has_avx2, call_avx2, simd::Avx2, "avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt");
 #[cfg(target_arch = "x86_64")]
 instruction_set!(
-    has_avx512, run_avx512, simd::Avx512,
+    has_avx512, call_avx512, simd::Avx512,
     "avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vnni"
     "avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt"
 );

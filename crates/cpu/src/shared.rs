@@ -8,7 +8,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use mambo_kernel::{Elem, Operand};
+use bytemuck::{Pod, Zeroable};
+use mambo_kernel::{Elem, Operand, Q8_BLOCK, Q8_BLOCK_BYTES};
 
 use crate::memory::{Buffer, Plain};
 
@@ -51,6 +52,21 @@ impl<'a, T: Plain> Shared<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }
+
+/// A block of 8-bit activations as it stands in memory.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Q8Block {
+    /// Codes, four to a word: a word is what instructions spread over a vector.
+    pub codes: [i32; Q8_BLOCK / 4],
+    pub scale: f32,
+    /// -128 times the sum of all codes.
+    pub offset: i32,
+    /// -128 times the sum of the first half.
+    pub half_offset: i32,
+}
+
+const _: () = assert!(size_of::<Q8Block>() == Q8_BLOCK_BYTES && align_of::<Q8Block>() == 4);
 
 /// An operand of the running call: rows at a stride.
 #[derive(Clone, Copy)]
@@ -125,12 +141,12 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::I32).cast(), self.cols) }
     }
 
-    /// A row of 8-bit blocks: codes, scales and sums as they stand in memory, four bytes to a word.
+    /// A row of 8-bit blocks.
     #[inline(always)]
-    pub fn q8_row(&self, row: usize) -> &'a [i32] {
-        let words = self.elem.row_bytes(self.cols) / 4;
-        // SAFETY: as above; rows start on a multiple of four bytes and fill whole words.
-        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::Q8).cast(), words) }
+    pub fn q8_row(&self, row: usize) -> &'a [Q8Block] {
+        let blocks = self.cols.div_ceil(Q8_BLOCK);
+        // SAFETY: as above; rows start on a multiple of four bytes.
+        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::Q8).cast(), blocks) }
     }
 
     /// Columns of a row of floats, to write.
@@ -158,14 +174,18 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.row_start(row, Elem::I32).cast(), self.cols) }
     }
 
-    /// A row of 8-bit blocks, to write.
+    /// Up to `count` 8-bit blocks of a row from `first` on, to write.
     ///
     /// # Safety
     /// As for [`View::cols_mut`].
     #[allow(clippy::mut_from_ref)]
-    pub unsafe fn q8_row_mut(&self, row: usize) -> &'a mut [u8] {
-        let bytes = self.elem.row_bytes(self.cols);
+    pub unsafe fn q8_blocks_mut(&self, row: usize, first: usize, count: usize) -> &'a mut [Q8Block] {
+        let blocks = self.cols.div_ceil(Q8_BLOCK);
+        assert!(first <= blocks, "blocks outside the operand");
         // SAFETY: in bounds; the caller vouches for the rest.
-        unsafe { std::slice::from_raw_parts_mut(self.row_start(row, Elem::Q8), bytes) }
+        unsafe {
+            let start = self.row_start(row, Elem::Q8).cast::<Q8Block>().add(first);
+            std::slice::from_raw_parts_mut(start, count.min(blocks - first))
+        }
     }
 }

@@ -17,6 +17,8 @@ pub enum Elem {
 
 /// Values of a [`Elem::Q8`] row that share one scale.
 pub const Q8_BLOCK: usize = 32;
+/// Bytes of a block: codes, scale, and two offsets.
+pub const Q8_BLOCK_BYTES: usize = Q8_BLOCK + 12;
 
 /// Every row in an arena starts on a multiple of this many bytes.
 pub const ROW_ALIGN: usize = 64;
@@ -24,12 +26,12 @@ pub const ROW_ALIGN: usize = 64;
 impl Elem {
     /// Bytes of one row of `cols` elements, rounded up to [`ROW_ALIGN`].
     ///
-    /// A `Q8` row is `cols` signed codes, then `cols/32` f32 scales, then `cols/32` i32 sums of the
-    /// block's codes (a kernel subtracts a weight format's zero point with them).
+    /// A `Q8` row is blocks of 32 signed codes, their f32 scale, and two i32: -128 times the sum of all
+    /// codes and of the first sixteen. A kernel takes the zero point of a weight's codes out with them.
     pub fn row_bytes(self, cols: usize) -> usize {
         let bytes = match self {
             Elem::F32 | Elem::I32 => cols * 4,
-            Elem::Q8 => cols + cols.div_ceil(Q8_BLOCK) * 8,
+            Elem::Q8 => cols.div_ceil(Q8_BLOCK) * Q8_BLOCK_BYTES,
         };
         bytes.next_multiple_of(ROW_ALIGN)
     }

@@ -6,7 +6,10 @@
 use std::iter::Sum;
 use std::ops::Add;
 
-use mambo_kernel::{AttentionDims, Call, Elem, KvTypes, Op, Operand, Program, SSM_CHUNK, SsmDims, StateElem};
+use mambo_kernel::{
+    AttentionDims, Call, Elem, KvTypes, Op, Operand, Program, Q8_BLOCK, Q8_BLOCK_BYTES, SSM_CHUNK, SsmDims,
+    StateElem,
+};
 
 /// The step a cost is asked for.
 #[derive(Clone, Copy)]
@@ -69,7 +72,7 @@ fn rows(operand: &Operand, context: &CostContext) -> f64 {
 fn operand_bytes(operand: &Operand, context: &CostContext) -> f64 {
     let bytes_per_value = match operand.elem {
         Elem::F32 | Elem::I32 => 4.0,
-        Elem::Q8 => 1.25,
+        Elem::Q8 => Q8_BLOCK_BYTES as f64 / Q8_BLOCK as f64,
     };
     rows(operand, context) * operand.cols as f64 * bytes_per_value
 }

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use mambo_kernel::{Operand, Place, StepInputs};
 
 use crate::cache::CacheViews;
-use crate::isa::Isa;
+use crate::isa::{Isa, Vectorized};
 use crate::memory::Buffer;
 use crate::shared::{Shared, View};
 use crate::simd::Simd;
@@ -135,9 +135,24 @@ struct Bound<W> {
     work: W,
 }
 
+/// A member's share of a call.
+struct Share<'a, W> {
+    work: &'a W,
+    cx: &'a Cx<'a>,
+    scratch: &'a mut Scratch,
+}
+
+impl<W: Work> Vectorized for Share<'_, W> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        self.work.work::<S>(self.cx, self.scratch);
+    }
+}
+
 impl<W: Work> Kernel for Bound<W> {
     fn run(&self, cx: &Cx, scratch: &mut Scratch) {
-        self.isa.run(&self.work, cx, scratch);
+        self.isa.call(Share { work: &self.work, cx, scratch });
     }
 
     fn scratch(&self, max_tokens: usize) -> ScratchNeed {

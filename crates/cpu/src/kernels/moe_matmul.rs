@@ -3,20 +3,15 @@
 //! Pairs (t, j) are sorted by expert, so that each chosen expert's panels are read once per call. An
 //! item is a group of panels of one expert with a block of its pairs. Every member sorts for itself:
 //! that is cheaper than a barrier.
-#![allow(unsafe_code)]
 
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use mambo_kernel::{Epilogue, Operand};
 
-use super::matmul::{
-    Format, Packed, Product, Room, WithFormat, panel_group, room_need, row_block, with_format,
-};
-use super::{Cx, Kernel, Scratch, ScratchNeed, Work, bind};
+use super::matmul::{Multiplier, Packed, Room, Task, TaskRows, multiplier};
+use super::{Cx, Kernel, Scratch, ScratchNeed};
 use crate::isa::Isa;
 use crate::shared::View;
-use crate::simd::Simd;
 
 /// A call's parts.
 pub(crate) struct MoeMatmulCall {
@@ -28,23 +23,15 @@ pub(crate) struct MoeMatmulCall {
     pub epilogue: Epilogue,
 }
 
-struct MoeMatmul<F> {
+struct MoeMatmul {
     call: MoeMatmulCall,
-    format: PhantomData<F>,
+    multiplier: Box<dyn Multiplier>,
 }
 
-struct Bind(Isa, MoeMatmulCall);
-
-impl WithFormat for Bind {
-    type Output = Box<dyn Kernel>;
-    fn run<F: Format>(self) -> Box<dyn Kernel> {
-        bind(self.0, MoeMatmul::<F> { call: self.1, format: PhantomData })
-    }
-}
-
-/// Binds a call to the kernel of its weight's type.
+/// Binds a call to the multiplier of its weight's type.
 pub(crate) fn prepare(isa: Isa, call: MoeMatmulCall) -> Box<dyn Kernel> {
-    with_format(call.weight.dtype(), Bind(isa, call)).expect("only supported types are packed")
+    let multiplier = multiplier(isa, call.weight.dtype());
+    Box::new(MoeMatmul { call, multiplier })
 }
 
 /// Sorts pairs by expert. `starts[e]..starts[e + 1]` are the pairs of expert `e` in `pairs`.
@@ -71,9 +58,8 @@ fn sort_pairs(ids: &View, top_k: usize, starts: &mut [i32], pairs: &mut [i32]) {
     starts[0] = 0;
 }
 
-impl<F: Format> Work for MoeMatmul<F> {
-    #[inline(always)]
-    fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
+impl Kernel for MoeMatmul {
+    fn run(&self, cx: &Cx, scratch: &mut Scratch) {
         let call = &self.call;
         let (weight, top_k) = (&*call.weight, call.top_k);
         let (x, ids, out) = (cx.view(&call.x), cx.view(&call.ids), cx.view(&call.out));
@@ -84,13 +70,13 @@ impl<F: Format> Work for MoeMatmul<F> {
         sort_pairs(&ids, top_k, starts, pairs);
         let (starts, pairs) = (&*starts, &*pairs);
 
-        let row_block = row_block(weight.cols());
+        let row_block = self.multiplier.row_block(weight.cols());
         let panels = weight.panels();
         let chosen = starts.windows(2).filter(|w| w[1] > w[0]).count();
-        let group = panel_group(panels, weight.panel_bytes(), 1, cx.members.div_ceil(chosen.max(1)));
+        let usual = pairs.len() / chosen.max(1);
+        let group = self.multiplier.panel_group(weight, usual, 1, cx.members.div_ceil(chosen.max(1)));
         let groups = panels.div_ceil(group);
-        let shared_row = x.rows() == ids.rows();
-        let source = |pair: usize| if shared_row { pair / top_k } else { pair };
+        let per_input = if x.rows() == ids.rows() { top_k } else { 1 };
         let (mut expert, mut first_item) = (0, 0);
         while let Some(item) = cx.next(0, chosen * groups) {
             // Items come in ascending order: walk on to the expert that has this one.
@@ -100,28 +86,26 @@ impl<F: Format> Work for MoeMatmul<F> {
             }
             let own = &pairs[starts[expert] as usize..starts[expert + 1] as usize];
             let first = (item - first_item) * group;
-            let product = Product::<F> {
-                weight,
-                expert,
-                x,
-                residual: None,
-                out,
-                epilogue: call.epilogue,
-                format: PhantomData,
-            };
-            for own in own.chunks(row_block) {
-                let room = Room { words: &mut *words, floats: &mut *floats, panel: &mut *bytes };
-                product.multiply::<S>(first..panels.min(first + group), own.len(), room, |i| {
-                    let pair = own[i] as usize;
-                    (source(pair), pair)
-                });
+            for pairs in own.chunks(row_block) {
+                let task = Task {
+                    weight,
+                    expert,
+                    panels: first..panels.min(first + group),
+                    rows: TaskRows::Pairs { pairs, per_input },
+                    x,
+                    residual: None,
+                    out,
+                    epilogue: call.epilogue,
+                };
+                let room = Room { words: &mut *words, floats: &mut *floats, bytes: &mut *bytes };
+                self.multiplier.multiply(&task, room);
             }
         }
     }
 
     fn scratch(&self, max_tokens: usize) -> ScratchNeed {
         let pairs = max_tokens * self.call.top_k;
-        let need = room_need::<F>(self.call.weight.cols(), pairs);
+        let need = self.multiplier.room(self.call.weight.cols(), pairs);
         ScratchNeed { words: self.call.weight.experts() + 1 + pairs + need.words, ..need }
     }
 }

@@ -35,6 +35,7 @@ impl Simd for Avx2 {
 
     const ROWS: usize = 4;
     const WIDE_ZERO: i32 = 0;
+    const CODE_ZERO: i32 = 64;
 
     #[inline(always)]
     fn splat(v: f32) -> Self::F {
@@ -258,6 +259,17 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn load_bytes(x: &[u8; 4 * LANES]) -> Self::B {
         simd!([_mm256_loadu_si256(x.as_ptr().cast()), _mm256_loadu_si256(x.as_ptr().add(32).cast())])
+    }
+    #[inline(always)]
+    fn store_bytes(v: Self::B, out: &mut [u8; 4 * LANES]) {
+        simd!({
+            _mm256_storeu_si256(out.as_mut_ptr().cast(), v[0]);
+            _mm256_storeu_si256(out.as_mut_ptr().add(32).cast(), v[1]);
+        })
+    }
+    #[inline(always)]
+    fn badd(a: Self::B, b: Self::B) -> Self::B {
+        each!(_mm256_add_epi8, a, b)
     }
     #[inline(always)]
     fn bsplat(v: u8) -> Self::B {

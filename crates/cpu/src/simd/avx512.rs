@@ -49,6 +49,7 @@ impl Simd for Avx512 {
 
     const ROWS: usize = 8;
     const WIDE_ZERO: i32 = 128;
+    const CODE_ZERO: i32 = 128;
 
     #[inline(always)]
     fn splat(v: f32) -> Self::F {
@@ -218,6 +219,14 @@ impl Simd for Avx512 {
         simd!(_mm512_loadu_si512(x.as_ptr().cast()))
     }
     #[inline(always)]
+    fn store_bytes(v: Self::B, out: &mut [u8; 4 * LANES]) {
+        simd!(_mm512_storeu_si512(out.as_mut_ptr().cast(), v))
+    }
+    #[inline(always)]
+    fn badd(a: Self::B, b: Self::B) -> Self::B {
+        simd!(_mm512_add_epi8(a, b))
+    }
+    #[inline(always)]
     fn bsplat(v: u8) -> Self::B {
         simd!(_mm512_set1_epi8(v as i8))
     }
@@ -265,6 +274,18 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
         Self::dot(acc, codes, x)
+    }
+
+    #[inline(always)]
+    fn max_lane(v: Self::F) -> f32 {
+        simd!({
+            let numbers = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(v, v);
+            if numbers == 0 { f32::NAN } else { _mm512_mask_reduce_max_ps(numbers, v) }
+        })
+    }
+    #[inline(always)]
+    fn sum_int(v: Self::I) -> i32 {
+        simd!(_mm512_reduce_add_epi32(v))
     }
 
     #[inline(always)]

@@ -34,6 +34,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// What [`Simd::dot_wide`] takes a stored code of zero point 128 to be: it leaves this much of the
     /// zero point to the caller.
     const WIDE_ZERO: i32;
+    /// The zero point that codes of up to seven bits get when they are unpacked into memory: 128 where
+    /// [`Simd::dot_wide`] costs no more than [`Simd::dot`], else 64.
+    const CODE_ZERO: i32;
 
     fn splat(v: f32) -> Self::F;
     fn load(x: &[f32; LANES]) -> Self::F;
@@ -96,7 +99,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn store_u16(v: Self::I, out: &mut [u8; 2 * LANES]);
 
     fn load_bytes(x: &[u8; 4 * LANES]) -> Self::B;
+    fn store_bytes(v: Self::B, out: &mut [u8; 4 * LANES]);
     fn bsplat(v: u8) -> Self::B;
+    /// Sums modulo 256.
+    fn badd(a: Self::B, b: Self::B) -> Self::B;
     fn band(a: Self::B, b: Self::B) -> Self::B;
     fn bor(a: Self::B, b: Self::B) -> Self::B;
     fn bxor(a: Self::B, b: Self::B) -> Self::B;
@@ -154,6 +160,14 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         let e: [f32; 8] = std::array::from_fn(|i| l[i] + l[i + 8]);
         let q: [f32; 4] = std::array::from_fn(|i| e[i] + e[i + 4]);
         (q[0] + q[2]) + (q[1] + q[3])
+    }
+
+    /// Sum of whole lanes.
+    #[inline(always)]
+    fn sum_int(v: Self::I) -> i32 {
+        let mut l = [0.0; LANES];
+        Self::store(Self::from_bits(v), &mut l);
+        l.iter().fold(0i32, |sum, lane| sum.wrapping_add(lane.to_bits().cast_signed()))
     }
 
     /// Largest lane; NaNs are passed over where there is anything else.

@@ -35,6 +35,7 @@ impl Simd for Portable {
 
     const ROWS: usize = 4;
     const WIDE_ZERO: i32 = 128;
+    const CODE_ZERO: i32 = 128;
 
     #[inline(always)]
     fn splat(v: f32) -> Self::F {
@@ -200,6 +201,14 @@ impl Simd for Portable {
     #[inline(always)]
     fn load_bytes(x: &[u8; 4 * LANES]) -> Self::B {
         *x
+    }
+    #[inline(always)]
+    fn store_bytes(v: Self::B, out: &mut [u8; 4 * LANES]) {
+        *out = v;
+    }
+    #[inline(always)]
+    fn badd(a: Self::B, b: Self::B) -> Self::B {
+        std::array::from_fn(|i| a[i].wrapping_add(b[i]))
     }
     #[inline(always)]
     fn bsplat(v: u8) -> Self::B {

@@ -1,43 +1,41 @@
 //! `quantize`: f32 rows to 8-bit rows. Per block of 32: `scale = amax/127`, `code = round(x·127/amax)`
-//! with ties to even, `sum = Σ code`; a block of zeros has scale and codes zero.
+//! with ties to even; a block of zeros has scale and codes zero.
 //!
 //! The last block of a row is padded with zeros. Tolerance: half a code, which is 1/254 of the block's
 //! largest value; blocks are compared by their decoded values.
 
 use crate::case::{Case, RAGGED, Rng};
 use crate::op::Op;
-use crate::value::{Elem, Q8_BLOCK};
+use crate::value::{Elem, Q8_BLOCK, Q8_BLOCK_BYTES};
 
 /// One row in the layout of [`Elem::Q8`], as bytes.
 pub fn reference(x: &[f32]) -> Vec<u8> {
-    let blocks = x.len().div_ceil(Q8_BLOCK);
-    let mut codes = vec![0u8; x.len()];
-    let mut scales = Vec::with_capacity(blocks * 4);
-    let mut sums = Vec::with_capacity(blocks * 4);
-    for (values, codes) in x.chunks(Q8_BLOCK).zip(codes.chunks_mut(Q8_BLOCK)) {
+    let mut row = Vec::with_capacity(Elem::Q8.row_bytes(x.len()));
+    for values in x.chunks(Q8_BLOCK) {
         let amax = values.iter().fold(0f32, |m, v| m.max(v.abs()));
         let inverse = if amax > 0.0 { 127.0 / amax } else { 0.0 };
-        let mut sum = 0i32;
-        for (value, code) in values.iter().zip(codes) {
-            let q = (value * inverse).round_ties_even() as i8;
-            sum += i32::from(q);
-            *code = q as u8;
+        let mut codes = [0i8; Q8_BLOCK];
+        for (value, code) in values.iter().zip(&mut codes) {
+            *code = (value * inverse).round_ties_even() as i8;
         }
-        scales.extend_from_slice(&(amax / 127.0).to_le_bytes());
-        sums.extend_from_slice(&sum.to_le_bytes());
+        let offset = |codes: &[i8]| -128 * codes.iter().map(|&code| i32::from(code)).sum::<i32>();
+        row.extend(codes.map(|code| code as u8));
+        row.extend((amax / 127.0).to_le_bytes());
+        row.extend(offset(&codes).to_le_bytes());
+        row.extend(offset(&codes[..Q8_BLOCK / 2]).to_le_bytes());
     }
-    let mut row = [codes, scales, sums].concat();
     row.resize(Elem::Q8.row_bytes(x.len()), 0);
     row
 }
 
 /// The values a row stands for.
 pub fn decode(row: &[u8], cols: usize) -> Vec<f32> {
-    let scale = |block: usize| {
-        let at = cols + block * 4;
-        f32::from_le_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]])
+    let value = |i: usize| {
+        let block = &row[i / Q8_BLOCK * Q8_BLOCK_BYTES..][..Q8_BLOCK_BYTES];
+        let scale = f32::from_le_bytes([block[32], block[33], block[34], block[35]]);
+        f32::from(block[i % Q8_BLOCK] as i8) * scale
     };
-    (0..cols).map(|i| f32::from(row[i] as i8) * scale(i / Q8_BLOCK)).collect()
+    (0..cols).map(value).collect()
 }
 
 /// Zeros, outliers and tiny values.

@@ -7,8 +7,8 @@
 
 use mambo_tensor::{Affine, DType, decode_row};
 
-use super::format::{Format, PANEL_ROWS, each_row};
-use super::quant::TILE;
+use super::format::{Format, Many, PANEL_ROWS, each_row};
+use super::coded::TILE;
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -86,6 +86,7 @@ impl<const BITS: usize> Format for AffineFormat<BITS> {
     type Row<'a> = SummedRow<'a>;
 
     const PREPARED: usize = 1;
+    const MANY: Many = Many::Packed;
 
     fn panel_bytes(dtype: DType, cols: usize) -> usize {
         HEAD + (cols * BITS / 8 * PANEL_ROWS + cols / affine(dtype).group() * LINE).next_multiple_of(64)

@@ -1,10 +1,14 @@
 //! How a weight is held for multiplication: panels of sixteen output rows, a lane per row.
 //!
-//! Each stored type says how a row is packed into a lane of a panel, and how a panel is multiplied with
-//! a few activation rows. A lane's sum runs over the columns in one fixed order, whatever the blocking.
+//! Each stored type says how a row is packed into a lane of a panel, how a panel is multiplied with a few
+//! activation rows, and how a stretch of it is unpacked for many. A lane's sum runs over the columns in one
+//! fixed order, whatever the blocking.
+
+use std::ops::Range;
 
 use mambo_tensor::DType;
 
+use super::coded::Kind;
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -26,16 +30,30 @@ macro_rules! each_row {
 }
 pub(super) use each_row;
 
-/// Floats that unpacking a panel may use on the way.
-pub(crate) const UNPACK_FLOATS: usize = 256;
+/// What many rows are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Many {
+    /// Unpacked tiles of codes, from [`super::MANY_ROWS`] rows on.
+    Codes(Kind),
+    /// Floats, from as many rows on.
+    Floats,
+    /// Floats, however few rows there are.
+    OnlyFloats,
+    /// The packed panels, as few rows are.
+    Packed,
+}
 
 /// One stored type.
 pub(crate) trait Format: Send + Sync + 'static {
     /// An activation row in the form the product reads.
     type Row<'a>: Copy;
 
-    /// Whole numbers prepared per block of 32 columns of an activation row.
+    /// Words prepared per tile of an activation row.
     const PREPARED: usize;
+    /// What many rows are multiplied with.
+    const MANY: Many;
+    /// Whether codes have all eight bits.
+    const WIDE: bool = false;
 
     /// Bytes of a panel of `cols` columns, a multiple of 64.
     fn panel_bytes(dtype: DType, cols: usize) -> usize;
@@ -43,16 +61,13 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// Packs stored rows into consecutive lanes of a zeroed panel.
     fn pack(dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
 
-    /// Bytes of a panel as the product reads it, where that is not how it is kept.
-    fn unpacked_bytes(_cols: usize) -> usize {
-        0
-    }
-
-    /// Brings a panel into the form the product reads, with room for [`UNPACK_FLOATS`].
-    fn unpack(_dtype: DType, _panel: &[u8], _cols: usize, _floats: &mut [f32], _out: &mut [u8]) {}
+    /// Unpacks some tiles of a panel into codes, or some columns into floats, as [`Format::MANY`] says.
+    #[inline(always)]
+    fn unpack<S: Simd>(_dtype: DType, _panel: &[u8], _cols: usize, _range: Range<usize>, _out: &mut [u8]) {}
 
     /// Computes what [`Format::row`] wants beside the row itself.
-    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]);
+    #[inline(always)]
+    fn prepare<S: Simd>(_x: &View, _row: usize, _prepared: &mut [i32]) {}
 
     /// A row of the input, with what was prepared for it.
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Self::Row<'a>;

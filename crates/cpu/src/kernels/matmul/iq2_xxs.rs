@@ -7,13 +7,10 @@
 //! A shift of points or signs shows the same column of all four groups, so dot step s takes columns s,
 //! s + 8, s + 16 and s + 24, and the activations' codes are put into that order first. The looked-up points
 //! are never stored: the file's two bits are why one takes this type.
-#![allow(unsafe_code)]
 
-use mambo_tensor::{DType, IQ2_XXS_POINTS};
+use mambo_tensor::IQ2_XXS_POINTS;
 
-use super::format::{Format, each_row};
-use super::quant::{Q8Row, TILE, each_block, fetch_ahead, load, split};
-use crate::shared::View;
+use super::coded::{Coded, Kind, TILE, Tile, each_block, load};
 use crate::simd::Simd;
 
 pub(crate) struct Iq2Xxs;
@@ -21,26 +18,18 @@ pub(crate) struct Iq2Xxs;
 const BLOCK_BYTES: usize = 66;
 /// Tiles of a super-block.
 const TILES: usize = 8;
-const ZERO: i32 = 43;
-/// What a coordinate (two bits) and its sign (the third) stand for, [`ZERO`] added; no point has a 3.
-const STEPS: [u8; 16] = [51, 68, 86, 43, 35, 18, 0, 43, 43, 43, 43, 43, 43, 43, 43, 43];
+/// What a coordinate (two bits) and its sign (the third) stand for, the zero point added; no point has a 3.
+const STEPS: [u8; 16] = [72, 89, 107, 64, 56, 39, 21, 64, 64, 64, 64, 64, 64, 64, 64, 64];
 /// The eighth sign of the nibbles of the other seven.
 const ODD: [u8; 16] = [0, 128, 128, 0, 128, 0, 0, 128, 128, 0, 0, 128, 0, 128, 128, 0];
 /// The bits of a scale by the group they are kept in, as a word of bytes.
 const SCALE_BITS: i32 = i32::from_ne_bytes([1, 2, 4, 8]);
 
 /// The planes of a panel.
-struct Panel<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct Panel<'a> {
     tiles: &'a [[u8; 128]],
     supers: &'a [[u8; 32]],
-}
-
-impl<'a> Panel<'a> {
-    #[inline(always)]
-    fn new(panel: &'a [u8], tiles: usize) -> Self {
-        let (tiles, supers) = panel.split_at(tiles * 128);
-        Panel { tiles: tiles.as_chunks().0, supers: supers.as_chunks().0 }
-    }
 }
 
 /// Codes from coordinates in the lowest two bits and signs in the third. A function and not a closure:
@@ -81,17 +70,18 @@ fn signs_and_scale(stored: &[u8]) -> [u8; 4] {
     std::array::from_fn(|g| (packed >> (7 * g)) as u8 & 127 | ((packed >> (28 + g)) as u8 & 1) << 7)
 }
 
-impl Format for Iq2Xxs {
-    type Row<'a> = Q8Row<'a>;
+impl Coded for Iq2Xxs {
+    const KIND: Kind = Kind::Whole;
+    const ZERO: i32 = 64;
+    const TURNED: bool = true;
 
-    /// Where the sum starts, then the tile's codes in the order of the steps.
-    const PREPARED: usize = 9;
+    type Panel<'a> = Panel<'a>;
 
-    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
-        (cols / TILE * 128 + cols / (TILES * TILE) * 32).next_multiple_of(64)
+    fn bytes(cols: usize) -> usize {
+        cols / TILE * 128 + cols / (TILES * TILE) * 32
     }
 
-    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let (tiles, supers) = panel.split_at_mut(cols / TILE * 128);
         each_block::<BLOCK_BYTES>(rows, first_lane, |i, lane, block| {
             supers[i * 32 + 2 * lane..][..2].copy_from_slice(&block[..2]);
@@ -104,52 +94,19 @@ impl Format for Iq2Xxs {
     }
 
     #[inline(always)]
-    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
-        let (codes, _, sums) = split(x.q8_row(row), x.cols());
-        let tiles = prepared.as_chunks_mut::<{ Self::PREPARED }>().0.iter_mut();
-        for ((out, codes), sum) in tiles.zip(codes).zip(sums) {
-            out[0] = -ZERO * sum;
-            let bytes = codes.map(i32::to_ne_bytes);
-            for s in 0..8 {
-                out[1 + s] = i32::from_ne_bytes(std::array::from_fn(|g| bytes[2 * g + s / 4][s % 4]));
-            }
-        }
+    fn planes(panel: &[u8], tiles: usize) -> Panel<'_> {
+        let (tiles, supers) = panel.split_at(tiles * 128);
+        Panel { tiles: tiles.as_chunks().0, supers: supers.as_chunks().0 }
     }
 
     #[inline(always)]
-    fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
-        Q8Row::new(x, row, prepared, Self::PREPARED)
+    fn stream<'p>(panel: &'p Panel, t: usize) -> &'p [u8] {
+        &panel.tiles[t]
     }
 
     #[inline(always)]
-    fn product<S: Simd, const R: usize, const N: usize>(
-        panels: [&[u8]; N],
-        cols: usize,
-        x: &[Q8Row; R],
-    ) -> [[S::F; R]; N] {
-        let tiles = cols / TILE;
-        assert!(x.iter().all(|x| x.tiles() == tiles));
-        let panels = panels.map(|panel| Panel::new(panel, tiles));
-        let mut acc = [[S::zero(); R]; N];
-        for t in 0..tiles {
-            each_row!(N, p, {
-                fetch_ahead::<S, R>(&panels[p].tiles[t]);
-                let (codes, share) = codes::<S>(&panels[p].tiles[t]);
-                let scale = S::mul(S::load_f16(&panels[p].supers[t / TILES]), share);
-                each_row!(R, r, {
-                    let first = Self::PREPARED * t;
-                    // SAFETY: every row has `tiles` tiles, with nine prepared words each.
-                    let mut sum = S::isplat(unsafe { x[r].prepared(first) });
-                    for s in 0..8 {
-                        // SAFETY: as above.
-                        sum = S::dot(sum, codes[s], unsafe { x[r].prepared(first + 1 + s) });
-                    }
-                    // SAFETY: as above.
-                    let scale_x = unsafe { x[r].scale(t) };
-                    acc[p][r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[p][r]);
-                });
-            });
-        }
-        acc
+    fn tile<S: Simd>(panel: &Panel, t: usize) -> Tile<S> {
+        let (codes, share) = codes::<S>(&panel.tiles[t]);
+        Tile::whole(codes, S::mul(S::load_f16(&panel.supers[t / TILES]), share))
     }
 }

@@ -2,17 +2,12 @@
 //!
 //! Panel: nibble planes `[tile][256]`, planes of fifth bits `[tile][64]` where there are any (as in
 //! `q5_0`), what lines have per tile, then what they have per stored block. The lows meet the sum of the
-//! activations: `acc = fma(low, scale_x·Σ codes_x, acc)`.
-#![allow(unsafe_code)]
+//! activations' codes.
 
 use std::marker::PhantomData;
 
-use mambo_tensor::DType;
-
-use super::format::{Format, each_row};
+use super::coded::{Coded, Kind, TILE, Tile, load, nibbles, pack_nibbles};
 use super::q5_0::widen;
-use super::quant::{Q8Row, TILE, dot, fetch_ahead, load, nibbles, pack_nibbles, split};
-use crate::shared::View;
 use crate::simd::Simd;
 
 /// One stored type.
@@ -54,8 +49,7 @@ impl<const FIFTH: bool> Line for Single<FIFTH> {
     #[inline(always)]
     fn line<S: Simd>(tiles: &[u8], _blocks: &[u8], t: usize) -> (S::F, S::F) {
         let (scale, low) = tiles[t * 64..][..64].split_at(32);
-        let lanes = |bytes: &[u8]| S::load_f16(bytes.first_chunk().expect("a whole vector"));
-        (lanes(scale), lanes(low))
+        (halves::<S>(scale), halves::<S>(low))
     }
 }
 
@@ -98,17 +92,29 @@ impl<const FIFTH: bool> Line for Nested<FIFTH> {
     fn line<S: Simd>(tiles: &[u8], blocks: &[u8], t: usize) -> (S::F, S::F) {
         let (scale, min) = tiles[t * 32..][..32].split_at(16);
         let (d, dmin) = blocks[t / 8 * 64..][..64].split_at(32);
-        let whole = |bytes: &[u8]| S::load_u8(bytes.first_chunk().expect("a whole vector"));
-        let half = |bytes: &[u8]| S::load_f16(bytes.first_chunk().expect("a whole vector"));
-        (S::mul(half(d), whole(scale)), S::sub(S::zero(), S::mul(half(dmin), whole(min))))
+        let low = S::mul(halves::<S>(dmin), wholes::<S>(min));
+        (S::mul(halves::<S>(d), wholes::<S>(scale)), S::sub(S::zero(), low))
     }
+}
+
+/// Sixteen f16.
+#[inline(always)]
+fn halves<S: Simd>(bytes: &[u8]) -> S::F {
+    S::load_f16(bytes.first_chunk().expect("a whole vector"))
+}
+
+/// Sixteen bytes.
+#[inline(always)]
+fn wholes<S: Simd>(bytes: &[u8]) -> S::F {
+    S::load_u8(bytes.first_chunk().expect("a whole vector"))
 }
 
 /// The format of a kind of lines.
 pub(crate) struct LineFormat<L>(PhantomData<L>);
 
 /// The planes of a panel.
-struct Panel<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct Panel<'a> {
     codes: &'a [[u8; 256]],
     bits: &'a [u8],
     tiles: &'a [u8],
@@ -117,28 +123,20 @@ struct Panel<'a> {
 
 impl<L: Line> LineFormat<L> {
     const BITS: usize = if L::FIFTH { 64 } else { 0 };
-
-    #[inline(always)]
-    fn planes(panel: &[u8], tiles: usize) -> Panel<'_> {
-        let (codes, rest) = panel.split_at(tiles * 256);
-        let (bits, rest) = rest.split_at(tiles * Self::BITS);
-        let (tile_scales, blocks) = rest.split_at(tiles * L::SCALES.0);
-        Panel { codes: codes.as_chunks().0, bits, tiles: tile_scales, blocks }
-    }
 }
 
-impl<L: Line> Format for LineFormat<L> {
-    type Row<'a> = Q8Row<'a>;
+impl<L: Line> Coded for LineFormat<L> {
+    const KIND: Kind = Kind::Line;
+    const ZERO: i32 = 0;
 
-    const PREPARED: usize = 1;
+    type Panel<'a> = Panel<'a>;
 
-    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
+    fn bytes(cols: usize) -> usize {
         let tiles = cols / TILE;
-        let blocks = tiles / L::BLOCK.1;
-        (tiles * (256 + Self::BITS + L::SCALES.0) + blocks * L::SCALES.1).next_multiple_of(64)
+        tiles * (256 + Self::BITS + L::SCALES.0) + tiles / L::BLOCK.1 * L::SCALES.1
     }
 
-    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let ((bytes, count), (per_tile, per_block)) = (L::BLOCK, L::SCALES);
         let tiles = cols / TILE;
         let (planes, rest) = panel.split_at_mut(tiles * 256);
@@ -165,46 +163,25 @@ impl<L: Line> Format for LineFormat<L> {
     }
 
     #[inline(always)]
-    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
-        let (_, scales, sums) = split(x.q8_row(row), x.cols());
-        for ((out, scale), sum) in prepared.iter_mut().zip(scales).zip(sums) {
-            *out = (f32::from_bits(*scale as u32) * *sum as f32).to_bits() as i32;
-        }
+    fn planes(panel: &[u8], tiles: usize) -> Panel<'_> {
+        let (codes, rest) = panel.split_at(tiles * 256);
+        let (bits, rest) = rest.split_at(tiles * Self::BITS);
+        let (tiles, blocks) = rest.split_at(tiles * L::SCALES.0);
+        Panel { codes: codes.as_chunks().0, bits, tiles, blocks }
     }
 
     #[inline(always)]
-    fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
-        Q8Row::new(x, row, prepared, Self::PREPARED)
+    fn stream<'p>(panel: &'p Panel, t: usize) -> &'p [u8] {
+        &panel.codes[t]
     }
 
     #[inline(always)]
-    fn product<S: Simd, const R: usize, const N: usize>(
-        panels: [&[u8]; N],
-        cols: usize,
-        x: &[Q8Row; R],
-    ) -> [[S::F; R]; N] {
-        let tiles = cols / TILE;
-        assert!(x.iter().all(|x| x.tiles() == tiles));
-        let panels = panels.map(|panel| Self::planes(panel, tiles));
-        let mut acc = [[S::zero(); R]; N];
-        for t in 0..tiles {
-            each_row!(N, p, {
-                fetch_ahead::<S, R>(&panels[p].codes[t]);
-                let mut codes = nibbles::<S>(&panels[p].codes[t]);
-                if L::FIFTH {
-                    codes = widen::<S>(codes, load::<S>(panels[p].bits, t));
-                }
-                let (scale, low) = L::line::<S>(panels[p].tiles, panels[p].blocks, t);
-                each_row!(R, r, {
-                    // SAFETY: every row has `tiles` tiles.
-                    let (sum_x, x_codes, scale_x) =
-                        unsafe { (x[r].prepared(t), x[r].codes(t), x[r].scale(t)) };
-                    let sum = dot::<S, 0, 8>(S::isplat(0), &codes, x_codes);
-                    acc[p][r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[p][r]);
-                    acc[p][r] = S::fma(low, S::splat(f32::from_bits(sum_x as u32)), acc[p][r]);
-                });
-            });
+    fn tile<S: Simd>(panel: &Panel, t: usize) -> Tile<S> {
+        let mut codes = nibbles::<S>(&panel.codes[t]);
+        if L::FIFTH {
+            codes = widen::<S>(codes, load::<S>(panel.bits, t));
         }
-        acc
+        let (scale, low) = L::line::<S>(panel.tiles, panel.blocks, t);
+        Tile::line(codes, scale, low)
     }
 }

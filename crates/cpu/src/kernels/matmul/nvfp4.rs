@@ -8,9 +8,9 @@
 
 use mambo_tensor::DType;
 
-use super::format::{Format, each_row};
+use super::format::{Format, Many, each_row};
 
-use super::quant::each_block;
+use super::coded::each_block;
 use crate::shared::View;
 use crate::simd::Simd;
 use crate::stored::widen_e4m3;
@@ -44,6 +44,7 @@ impl Format for Nvfp4 {
     type Row<'a> = &'a [f32];
 
     const PREPARED: usize = 0;
+    const MANY: Many = Many::Packed;
 
     fn panel_bytes(_dtype: DType, cols: usize) -> usize {
         (cols / BLOCK * 144).next_multiple_of(64)
@@ -62,9 +63,6 @@ impl Format for Nvfp4 {
             }
         });
     }
-
-    #[inline(always)]
-    fn prepare<S: Simd>(_x: &View, _row: usize, _prepared: &mut [i32]) {}
 
     #[inline(always)]
     fn row<'a>(x: &View<'a>, row: usize, _prepared: &'a [i32]) -> &'a [f32] {

@@ -5,10 +5,11 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use mambo_tensor::DType;
 
-use super::format::{Format, PANEL_ROWS, each_row};
+use super::format::{Format, Many, PANEL_ROWS, each_row};
 use crate::shared::View;
 use crate::simd::Simd;
 use crate::stored::Stored;
@@ -23,6 +24,7 @@ impl<T: Stored> Format for PlainFormat<T> {
     type Row<'a> = &'a [f32];
 
     const PREPARED: usize = 0;
+    const MANY: Many = Many::Floats;
 
     fn panel_bytes(_dtype: DType, cols: usize) -> usize {
         (cols * PANEL_ROWS * T::BYTES).next_multiple_of(64)
@@ -44,7 +46,13 @@ impl<T: Stored> Format for PlainFormat<T> {
     }
 
     #[inline(always)]
-    fn prepare<S: Simd>(_x: &View, _row: usize, _prepared: &mut [i32]) {}
+    fn unpack<S: Simd>(_dtype: DType, panel: &[u8], _cols: usize, range: Range<usize>, out: &mut [u8]) {
+        let width = PANEL_ROWS * T::BYTES;
+        let columns = panel[range.start * width..range.end * width].chunks_exact(width);
+        for (out, column) in out.as_chunks_mut().0.iter_mut().zip(columns) {
+            S::store_le(T::load::<S>(column), out);
+        }
+    }
 
     #[inline(always)]
     fn row<'a>(x: &View<'a>, row: usize, _prepared: &'a [i32]) -> &'a [f32] {

@@ -4,18 +4,12 @@
 //! steps to a vector), i8 scales `[tile][2][16 rows]`, then f16 d `[super-block][16 rows]`; 210 bytes per
 //! row and 256 columns, as stored. A tile's low nibbles are its first 16 columns, so each half of the dot
 //! steps has one scale.
-#![allow(unsafe_code)]
 
-use mambo_tensor::DType;
-
-use super::format::{Format, each_row};
-use super::quant::{Q8Row, TILE, dot, each_block, fetch_ahead, load, nibbles, pack_nibbles, split};
-use crate::shared::View;
+use super::coded::{Coded, Kind, TILE, Tile, each_block, load, nibbles, pack_nibbles};
 use crate::simd::Simd;
 
 pub(crate) struct Q6K;
 
-const ZERO: i32 = 32;
 const BLOCK_BYTES: usize = 210;
 /// Tiles of a super-block.
 const TILES: usize = 8;
@@ -45,33 +39,25 @@ fn widen<S: Simd>(c: [S::B; 8], low: S::B, high: S::B) -> [S::B; 8] {
 }
 
 /// The planes of a panel.
-struct Panel<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct Panel<'a> {
     codes: &'a [[u8; 256]],
     bits: &'a [u8],
     subs: &'a [[u8; 16]],
     supers: &'a [[u8; 32]],
 }
 
-impl<'a> Panel<'a> {
-    #[inline(always)]
-    fn new(panel: &'a [u8], tiles: usize) -> Self {
-        let (codes, rest) = panel.split_at(tiles * 256);
-        let (bits, rest) = rest.split_at(tiles * 128);
-        let (subs, supers) = rest.split_at(tiles * 32);
-        Panel { codes: codes.as_chunks().0, bits, subs: subs.as_chunks().0, supers: supers.as_chunks().0 }
-    }
-}
+impl Coded for Q6K {
+    const KIND: Kind = Kind::Halves;
+    const ZERO: i32 = 32;
 
-impl Format for Q6K {
-    type Row<'a> = Q8Row<'a>;
+    type Panel<'a> = Panel<'a>;
 
-    const PREPARED: usize = 2;
-
-    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
-        (cols / TILE * 416 + cols / (TILES * TILE) * 32).next_multiple_of(64)
+    fn bytes(cols: usize) -> usize {
+        cols / TILE * 416 + cols / (TILES * TILE) * 32
     }
 
-    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let tiles = cols / TILE;
         let (codes, rest) = panel.split_at_mut(tiles * 256);
         let (bits, rest) = rest.split_at_mut(tiles * 128);
@@ -95,55 +81,24 @@ impl Format for Q6K {
     }
 
     #[inline(always)]
-    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
-        let (codes, _, sums) = split(x.q8_row(row), x.cols());
-        for ((out, codes), sum) in prepared.as_chunks_mut::<2>().0.iter_mut().zip(codes).zip(sums) {
-            let bytes = codes[..4].iter().flat_map(|word| word.to_ne_bytes());
-            let first: i32 = bytes.map(|c| i32::from(c as i8)).sum();
-            *out = [-ZERO * first, -ZERO * (sum - first)];
-        }
+    fn planes(panel: &[u8], tiles: usize) -> Panel<'_> {
+        let (codes, rest) = panel.split_at(tiles * 256);
+        let (bits, rest) = rest.split_at(tiles * 128);
+        let (subs, supers) = rest.split_at(tiles * 32);
+        Panel { codes: codes.as_chunks().0, bits, subs: subs.as_chunks().0, supers: supers.as_chunks().0 }
     }
 
     #[inline(always)]
-    fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
-        Q8Row::new(x, row, prepared, Self::PREPARED)
+    fn stream<'p>(panel: &'p Panel, t: usize) -> &'p [u8] {
+        &panel.codes[t]
     }
 
     #[inline(always)]
-    fn product<S: Simd, const R: usize, const N: usize>(
-        panels: [&[u8]; N],
-        cols: usize,
-        x: &[Q8Row; R],
-    ) -> [[S::F; R]; N] {
-        let tiles = cols / TILE;
-        assert!(x.iter().all(|x| x.tiles() == tiles));
-        let panels = panels.map(|panel| Panel::new(panel, tiles));
-        let mut acc = [[S::zero(); R]; N];
-        for t in 0..tiles {
-            each_row!(N, p, {
-                fetch_ahead::<S, R>(&panels[p].codes[t]);
-                let codes = widen::<S>(
-                    nibbles::<S>(&panels[p].codes[t]),
-                    load::<S>(panels[p].bits, 2 * t),
-                    load::<S>(panels[p].bits, 2 * t + 1),
-                );
-                let d = S::load_f16(&panels[p].supers[t / TILES]);
-                let scales = [
-                    S::mul(d, S::load_i8(&panels[p].subs[2 * t])),
-                    S::mul(d, S::load_i8(&panels[p].subs[2 * t + 1])),
-                ];
-                each_row!(R, r, {
-                    // SAFETY: every row has `tiles` tiles, with two prepared words each.
-                    let (x_codes, scale_x) = unsafe { (x[r].codes(t), S::splat(x[r].scale(t))) };
-                    // SAFETY: as above.
-                    let start = unsafe { [x[r].prepared(2 * t), x[r].prepared(2 * t + 1)] };
-                    let low = dot::<S, 0, 4>(S::isplat(start[0]), &codes, x_codes);
-                    let high = dot::<S, 4, 8>(S::isplat(start[1]), &codes, x_codes);
-                    acc[p][r] = S::fma(S::mul(scales[0], scale_x), S::to_float(low), acc[p][r]);
-                    acc[p][r] = S::fma(S::mul(scales[1], scale_x), S::to_float(high), acc[p][r]);
-                });
-            });
-        }
-        acc
+    fn tile<S: Simd>(panel: &Panel, t: usize) -> Tile<S> {
+        let nibbles = nibbles::<S>(&panel.codes[t]);
+        let codes = widen::<S>(nibbles, load::<S>(panel.bits, 2 * t), load::<S>(panel.bits, 2 * t + 1));
+        let d = S::load_f16(&panel.supers[t / TILES]);
+        let scale = S::mul(d, S::load_i8(&panel.subs[2 * t]));
+        Tile { codes, scale, other: S::mul(d, S::load_i8(&panel.subs[2 * t + 1])) }
     }
 }

@@ -2,22 +2,17 @@
 //!
 //! Panel: nibble planes `[tile][256]`, what scales have per tile, then what they have per stored block. A
 //! byte shuffle turns nibbles into steps with a zero point; from there on it is `q4_0`.
-#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 
-use mambo_tensor::DType;
-
-use super::format::{Format, each_row};
-use super::quant::{Q8Row, TILE, copy_nibbles, fetch_ahead, nibbles, prepare_sums};
-use crate::shared::View;
+use super::coded::{Coded, Kind, TILE, Tile, copy_nibbles, nibbles};
 use crate::simd::Simd;
 
 /// One stored type.
 pub(crate) trait Steps: Send + Sync + 'static {
     /// The steps, [`Steps::ZERO`] added.
     const TABLE: [u8; 16];
-    /// 128 where steps need all eight bits, else less than 64.
+    /// 128 where steps need all eight bits, else the power of two that makes them fit.
     const ZERO: i32;
     /// Bytes and tiles of a stored block.
     const BLOCK: (usize, usize);
@@ -122,17 +117,26 @@ impl Steps for Mxfp4 {
 /// The format of a table of steps.
 pub(crate) struct StepFormat<T>(PhantomData<T>);
 
-impl<T: Steps> Format for StepFormat<T> {
-    type Row<'a> = Q8Row<'a>;
+/// The planes of a panel.
+#[derive(Clone, Copy)]
+pub(crate) struct Panel<'a> {
+    codes: &'a [[u8; 256]],
+    tiles: &'a [u8],
+    blocks: &'a [u8],
+}
 
-    const PREPARED: usize = 1;
+impl<T: Steps> Coded for StepFormat<T> {
+    const KIND: Kind = Kind::Whole;
+    const ZERO: i32 = T::ZERO;
 
-    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
+    type Panel<'a> = Panel<'a>;
+
+    fn bytes(cols: usize) -> usize {
         let tiles = cols / TILE;
-        (tiles * (256 + T::SCALES.0) + tiles / T::BLOCK.1 * T::SCALES.1).next_multiple_of(64)
+        tiles * (256 + T::SCALES.0) + tiles / T::BLOCK.1 * T::SCALES.1
     }
 
-    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let ((bytes, count), (per_tile, per_block)) = (T::BLOCK, T::SCALES);
         let tiles = cols / TILE;
         let (codes, scales) = panel.split_at_mut(tiles * 256);
@@ -151,56 +155,24 @@ impl<T: Steps> Format for StepFormat<T> {
     }
 
     #[inline(always)]
-    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
-        let zero = if T::ZERO == 128 { S::WIDE_ZERO } else { T::ZERO };
-        prepare_sums(x, row, zero, prepared);
+    fn planes(panel: &[u8], tiles: usize) -> Panel<'_> {
+        let (codes, scales) = panel.split_at(tiles * 256);
+        let (tiles, blocks) = scales.split_at(tiles * T::SCALES.0);
+        Panel { codes: codes.as_chunks().0, tiles, blocks }
     }
 
     #[inline(always)]
-    fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Q8Row<'a> {
-        Q8Row::new(x, row, prepared, Self::PREPARED)
+    fn stream<'p>(panel: &'p Panel, t: usize) -> &'p [u8] {
+        &panel.codes[t]
     }
 
     #[inline(always)]
-    fn product<S: Simd, const R: usize, const N: usize>(
-        panels: [&[u8]; N],
-        cols: usize,
-        x: &[Q8Row; R],
-    ) -> [[S::F; R]; N] {
-        let tiles = cols / TILE;
-        assert!(x.iter().all(|x| x.tiles() == tiles));
-        let panels = panels.map(|panel| {
-            let (codes, scales) = panel.split_at(tiles * 256);
-            let (tile_scales, block_scales) = scales.split_at(tiles * T::SCALES.0);
-            (codes.as_chunks::<256>().0, tile_scales, block_scales)
-        });
-        let mut acc = [[S::zero(); R]; N];
-        for t in 0..tiles {
-            each_row!(N, p, {
-                let (planes, tile_scales, block_scales) = panels[p];
-                fetch_ahead::<S, R>(&planes[t]);
-                let mut codes = nibbles::<S>(&planes[t]);
-                // Not in a closure: that would be compiled without the instruction set, and called.
-                for codes in &mut codes {
-                    *codes = S::blook_up(&T::TABLE, *codes);
-                }
-                let scale = T::scale::<S>(tile_scales, block_scales, t);
-                each_row!(R, r, {
-                    // SAFETY: every row has `tiles` tiles.
-                    let (start, x_codes, scale_x) =
-                        unsafe { (x[r].prepared(t), x[r].codes(t), x[r].scale(t)) };
-                    let mut sum = S::isplat(start);
-                    for j in 0..8 {
-                        sum = if T::ZERO == 128 {
-                            S::dot_wide(sum, codes[j], x_codes[j])
-                        } else {
-                            S::dot(sum, codes[j], x_codes[j])
-                        };
-                    }
-                    acc[p][r] = S::fma(S::mul(scale, S::splat(scale_x)), S::to_float(sum), acc[p][r]);
-                });
-            });
+    fn tile<S: Simd>(panel: &Panel, t: usize) -> Tile<S> {
+        let mut codes = nibbles::<S>(&panel.codes[t]);
+        // Not in a closure: that would be compiled without the instruction set, and called.
+        for codes in &mut codes {
+            *codes = S::blook_up(&T::TABLE, *codes);
         }
-        acc
+        Tile::whole(codes, T::scale::<S>(panel.tiles, panel.blocks, t))
     }
 }

@@ -1,0 +1,179 @@
+//! Many rows of 8-bit activations against codes that are unpacked once for all of them.
+//!
+//! Panels go in pairs and columns in stretches: a pair's stretch is unpacked into the first cache, where
+//! all rows meet it four at a time. Each broadcast of activations serves both panels. Between stretches the
+//! sums stand in the second cache. Per row, panel and tile: 8 dot steps, a conversion, a product and an fma.
+#![allow(unsafe_code)]
+
+use bytemuck::{Pod, Zeroable};
+
+use super::coded::{Kind, TILE, inner, start};
+use super::format::{PANEL_ROWS, each_row};
+use super::multiply::{Room, Task, Unpack};
+use crate::isa::Vectorized;
+use crate::shared::Q8Block;
+use crate::simd::Simd;
+
+/// Tiles of a stretch: two panels' stretches and some rows' share the first cache.
+const STRETCH: usize = 16;
+/// Panels that are multiplied together.
+const PAIR: usize = 2;
+/// Bytes of the unpacked stretch.
+pub(super) const STRETCH_BYTES: usize = PAIR * STRETCH * size_of::<UnpackedTile>();
+
+/// A tile of any kind of codes.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct UnpackedTile {
+    /// By dot step, with the zero point that the instruction set wants.
+    pub codes: [[u8; 64]; 8],
+    /// f32 lanes, as [`super::coded::Tile`] has them.
+    pub scale: [u8; 64],
+    pub other: [u8; 64],
+}
+
+impl UnpackedTile {
+    /// Memory as tiles.
+    pub fn of(bytes: &mut [u8]) -> &mut [UnpackedTile] {
+        bytemuck::cast_slice_mut(bytes)
+    }
+}
+
+/// Some panels against many rows.
+pub(super) struct ManyCodes<'a> {
+    pub task: &'a Task<'a>,
+    pub kind: Kind,
+    /// Whether codes have all eight bits.
+    pub wide: bool,
+    /// Activations in the order of the codes, where that is not theirs.
+    pub turned: Option<&'a [Q8Block]>,
+    pub unpack: Unpack<'a>,
+    pub room: Room<'a>,
+}
+
+impl Vectorized for ManyCodes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        match (self.kind, self.wide || S::CODE_ZERO == 128) {
+            (Kind::Whole, false) => self.panels::<S, 0, false>(),
+            (Kind::Whole, true) => self.panels::<S, 0, true>(),
+            (Kind::Halves, false) => self.panels::<S, 1, false>(),
+            (Kind::Halves, true) => self.panels::<S, 1, true>(),
+            (Kind::Line, _) => self.panels::<S, 2, false>(),
+        }
+    }
+}
+
+/// The kinds as numbers, which constants of functions have to be.
+const KINDS: [Kind; 3] = [Kind::Whole, Kind::Halves, Kind::Line];
+
+impl ManyCodes<'_> {
+    #[inline(always)]
+    fn panels<S: Simd, const KIND: usize, const WIDE: bool>(self) {
+        let ManyCodes { task, room, unpack, turned, .. } = self;
+        let (rows, tiles) = (task.rows.len(), task.weight.cols() / TILE);
+        let row = |i: usize| match turned {
+            Some(blocks) => &blocks[i * tiles..(i + 1) * tiles],
+            None => task.x.q8_row(task.rows.at(i).0),
+        };
+        let sums: &mut [[f32; PANEL_ROWS]] = room.floats.as_chunks_mut().0;
+        let sums = &mut sums[..task.panels.len() * rows];
+        sums.fill([0.0; PANEL_ROWS]);
+        for first in (0..tiles).step_by(STRETCH) {
+            let stretch = first..tiles.min(first + STRETCH);
+            for (pair, sums) in sums.chunks_mut(PAIR * rows).enumerate() {
+                let count = sums.len() / rows;
+                let bytes = stretch.len() * size_of::<UnpackedTile>();
+                for (p, out) in room.bytes[..count * bytes].chunks_mut(bytes).enumerate() {
+                    unpack(task.panels.start + pair * PAIR + p, stretch.clone(), out);
+                }
+                let unpacked = UnpackedTile::of(&mut room.bytes[..count * bytes]);
+                let (a, b) = unpacked.split_at(stretch.len());
+                let mut i = 0;
+                while i < rows {
+                    let x = |r: usize| &row(i + r)[stretch.clone()];
+                    i += match (rows - i, count) {
+                        (4.., 2) if S::ROWS >= 8 => {
+                            group::<S, KIND, WIDE, 4, 2>([a, b], [x(0), x(1), x(2), x(3)], sums, (rows, i))
+                        }
+                        (4.., _) => {
+                            let four = [x(0), x(1), x(2), x(3)];
+                            group::<S, KIND, WIDE, 4, 1>([a], four, sums, (rows, i));
+                            if count == 2 { group::<S, KIND, WIDE, 4, 1>([b], four, sums, (rows, rows + i)) } else { 4 }
+                        }
+                        (_, 2) => group::<S, KIND, WIDE, 1, 2>([a, b], [x(0)], sums, (rows, i)),
+                        _ => group::<S, KIND, WIDE, 1, 1>([a], [x(0)], sums, (rows, i)),
+                    };
+                }
+            }
+        }
+        task.store_all::<S>(sums);
+    }
+}
+
+/// Adds a stretch's products of `N` panels and `R` rows to their sums, the first of which is at `first`
+/// and those of the next panel `rows` further on. Returns the rows it took.
+#[inline(always)]
+fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: usize>(
+    tiles: [&[UnpackedTile]; N],
+    x: [&[Q8Block]; R],
+    sums: &mut [[f32; PANEL_ROWS]],
+    (rows, first): (usize, usize),
+) -> usize {
+    let (kind, zero) = (KINDS[KIND], if KIND == 2 { 0 } else if WIDE { 128 } else { S::CODE_ZERO });
+    let count = tiles[0].len();
+    assert!(tiles.iter().all(|t| t.len() == count) && x.iter().all(|x| x.len() == count));
+    let mut acc = [[S::zero(); R]; N];
+    each_row!(N, p, {
+        each_row!(R, r, {
+            acc[p][r] = S::load(&sums[p * rows + first + r]);
+        });
+    });
+    for t in 0..count {
+        // SAFETY: all have `count` tiles.
+        let tile: [&UnpackedTile; N] = std::array::from_fn(|p| unsafe { tiles[p].get_unchecked(t) });
+        // SAFETY: as above.
+        let x: [&Q8Block; R] = std::array::from_fn(|r| unsafe { x[r].get_unchecked(t) });
+        let mut low = [[S::isplat(0); R]; N];
+        let mut high = [[S::isplat(0); R]; N];
+        each_row!(R, r, {
+            let all = start::<S>(zero, x[r].offset);
+            let half = start::<S>(zero, x[r].half_offset);
+            each_row!(N, p, {
+                low[p][r] = if kind == Kind::Halves { half } else { all };
+                high[p][r] = S::isub(all, half);
+            });
+        });
+        for j in 0..8 {
+            let into = if kind == Kind::Halves && j >= 4 { &mut high } else { &mut low };
+            let mut codes = [S::bsplat(0); N];
+            each_row!(N, p, {
+                codes[p] = S::load_bytes(&tile[p].codes[j]);
+            });
+            each_row!(R, r, {
+                each_row!(N, p, {
+                    into[p][r] = if WIDE {
+                        S::dot_wide(into[p][r], codes[p], x[r].codes[j])
+                    } else {
+                        S::dot(into[p][r], codes[p], x[r].codes[j])
+                    };
+                });
+            });
+        }
+        each_row!(N, p, {
+            let (scale, other) = (S::load_le(&tile[p].scale), S::load_le(&tile[p].other));
+            each_row!(R, r, {
+                let inner = inner::<S>(kind, scale, other, [low[p][r], high[p][r]], x[r]);
+                acc[p][r] = S::fma(S::splat(x[r].scale), inner, acc[p][r]);
+            });
+        });
+    }
+    each_row!(N, p, {
+        each_row!(R, r, {
+            S::store(acc[p][r], &mut sums[p * rows + first + r]);
+        });
+    });
+    R
+}

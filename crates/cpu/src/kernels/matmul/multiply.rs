@@ -1,0 +1,321 @@
+//! Multiplies some panels of a weight with some rows, in the way that their number asks for.
+//!
+//! `matmul` and `moe_matmul` cut their work into tasks and hand them to the weight's [`Multiplier`], which
+//! is bound to its stored type and an instruction set once.
+#![allow(unsafe_code)]
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use mambo_kernel::Epilogue;
+use mambo_tensor::DType;
+
+use super::coded::TILE;
+use super::format::{Format, Many, PANEL_ROWS};
+use super::many_codes::{self, ManyCodes};
+use super::many_floats::{self, ManyFloats};
+use super::{Packed, WithFormat, with_format};
+use crate::isa::{Isa, Vectorized};
+use crate::kernels::ScratchNeed;
+use crate::shared::View;
+use crate::simd::{Math, Simd};
+
+/// From so many rows on it pays to unpack a panel into memory.
+pub(super) const MANY_ROWS: usize = 48;
+/// Most rows of a task.
+const ROW_BLOCK: usize = 256;
+/// Most rows of a task that multiplies packed panels, and the bytes they may take in cache.
+const PACKED_ROW_BLOCK: (usize, usize) = (64, 256 << 10);
+/// Bytes of weights that a task streams when there are few rows.
+const STREAM_BYTES: usize = 256 << 10;
+/// Bytes of packed weights that a task keeps in cache for many.
+const PANEL_BLOCK_BYTES: usize = 192 << 10;
+/// Panels of a task of many rows.
+const MANY_PANELS: usize = 8;
+
+/// One weight matrix against rows of the input.
+pub(in crate::kernels) struct Task<'a> {
+    pub weight: &'a Packed,
+    pub expert: usize,
+    pub panels: Range<usize>,
+    pub rows: TaskRows<'a>,
+    pub x: View<'a>,
+    pub residual: Option<View<'a>>,
+    pub out: View<'a>,
+    pub epilogue: Epilogue,
+}
+
+/// The rows of a task.
+pub(in crate::kernels) enum TaskRows<'a> {
+    /// Consecutive ones.
+    Range(Range<usize>),
+    /// Pairs of a token and a choice; inputs are one row for so many pairs.
+    Pairs { pairs: &'a [i32], per_input: usize },
+}
+
+impl TaskRows<'_> {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            TaskRows::Range(range) => range.len(),
+            TaskRows::Pairs { pairs, .. } => pairs.len(),
+        }
+    }
+
+    /// The input and the output row of one of them.
+    #[inline(always)]
+    pub fn at(&self, i: usize) -> (usize, usize) {
+        match self {
+            TaskRows::Range(range) => (range.start + i, range.start + i),
+            TaskRows::Pairs { pairs, per_input } => (pairs[i] as usize / per_input, pairs[i] as usize),
+        }
+    }
+}
+
+/// Working memory of a task.
+pub(in crate::kernels) struct Room<'a> {
+    /// What is prepared for the rows.
+    pub words: &'a mut [i32],
+    /// Sums between stretches.
+    pub floats: &'a mut [f32],
+    /// An unpacked stretch.
+    pub bytes: &'a mut [u8],
+}
+
+/// Unpacks a range of a panel.
+pub(super) type Unpack<'a> = &'a dyn Fn(usize, Range<usize>, &mut [u8]);
+
+/// A weight's way of being multiplied.
+pub(in crate::kernels) trait Multiplier: Send + Sync {
+    /// Does a task.
+    fn multiply(&self, task: &Task, room: Room);
+    /// Most rows of a task.
+    fn row_block(&self, cols: usize) -> usize;
+    /// Panels of a task: long streams, but enough tasks that no member waits long for another.
+    fn panel_group(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> usize;
+    /// Working memory of a task.
+    fn room(&self, cols: usize, max_rows: usize) -> ScratchNeed;
+}
+
+struct Bind(Isa);
+
+impl WithFormat for Bind {
+    type Output = Box<dyn Multiplier>;
+    fn run<F: Format>(self) -> Box<dyn Multiplier> {
+        Box::new(Bound::<F> { isa: self.0, format: PhantomData })
+    }
+}
+
+/// The multiplier of a stored type.
+pub(in crate::kernels) fn multiplier(isa: Isa, dtype: DType) -> Box<dyn Multiplier> {
+    with_format(dtype, Bind(isa)).expect("only supported types are packed")
+}
+
+struct Bound<F> {
+    isa: Isa,
+    format: PhantomData<F>,
+}
+
+/// Words prepared for a row.
+fn prepared_words<F: Format>(cols: usize) -> usize {
+    cols.div_ceil(TILE) * F::PREPARED
+}
+
+impl<F: Format> Multiplier for Bound<F> {
+    fn multiply(&self, task: &Task, room: Room) {
+        let (isa, weight) = (self.isa, task.weight);
+        let words = prepared_words::<F>(weight.cols());
+        if words > 0 {
+            isa.call(Prepare::<F> { task, words: room.words, format: PhantomData });
+        }
+        let prepared = &room.words[..task.rows.len() * words];
+        let unpack = |panel: usize, range: Range<usize>, out: &mut [u8]| {
+            let panel = weight.panel(task.expert, panel);
+            isa.call(UnpackPanel::<F> { weight, panel, range, out, format: PhantomData });
+        };
+        let is_many = task.rows.len() >= MANY_ROWS;
+        let room = Room { words: &mut [], ..room };
+        match F::MANY {
+            Many::Codes(kind) if is_many => {
+                let turned = (words > 0).then(|| bytemuck::cast_slice(prepared));
+                isa.call(ManyCodes { task, kind, wide: F::WIDE, turned, unpack: &unpack, room });
+            }
+            Many::Floats if is_many => isa.call(ManyFloats { task, unpack: &unpack, room }),
+            Many::OnlyFloats => isa.call(ManyFloats { task, unpack: &unpack, room }),
+            _ => isa.call(Few::<F> { task, prepared, format: PhantomData }),
+        }
+    }
+
+    fn row_block(&self, cols: usize) -> usize {
+        let (most, bytes) = PACKED_ROW_BLOCK;
+        match F::MANY {
+            Many::Packed => (bytes / cols.max(1) / 8 * 8).clamp(8, most),
+            _ => ROW_BLOCK,
+        }
+    }
+
+    fn panel_group(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> usize {
+        let fair = weight.panels() * row_blocks / (members * 6);
+        let most = match F::MANY {
+            Many::Codes(_) | Many::Floats if rows >= MANY_ROWS => MANY_PANELS,
+            Many::OnlyFloats => MANY_PANELS,
+            _ if row_blocks > 1 => PANEL_BLOCK_BYTES / weight.panel_bytes(),
+            _ => STREAM_BYTES / weight.panel_bytes(),
+        };
+        let group = most.min(fair).max(1);
+        if group > 4 { group / 4 * 4 } else { group }
+    }
+
+    fn room(&self, cols: usize, max_rows: usize) -> ScratchNeed {
+        let rows = self.row_block(cols).min(max_rows.max(1));
+        let bytes = match F::MANY {
+            Many::Codes(_) => many_codes::STRETCH_BYTES,
+            Many::Floats | Many::OnlyFloats => many_floats::STRETCH_BYTES,
+            Many::Packed => 0,
+        };
+        let floats = if bytes > 0 { MANY_PANELS * rows * PANEL_ROWS } else { 0 };
+        ScratchNeed { floats, words: rows * prepared_words::<F>(cols), bytes }
+    }
+}
+
+/// Prepares the rows of a task.
+struct Prepare<'a, F> {
+    task: &'a Task<'a>,
+    words: &'a mut [i32],
+    format: PhantomData<F>,
+}
+
+impl<F: Format> Vectorized for Prepare<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let stride = prepared_words::<F>(self.task.weight.cols());
+        for (i, words) in self.words.chunks_exact_mut(stride).take(self.task.rows.len()).enumerate() {
+            F::prepare::<S>(&self.task.x, self.task.rows.at(i).0, words);
+        }
+    }
+}
+
+/// Unpacks a range of a panel.
+struct UnpackPanel<'a, F> {
+    weight: &'a Packed,
+    panel: &'a [u8],
+    range: Range<usize>,
+    out: &'a mut [u8],
+    format: PhantomData<F>,
+}
+
+impl<F: Format> Vectorized for UnpackPanel<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        F::unpack::<S>(self.weight.dtype(), self.panel, self.weight.cols(), self.range, self.out);
+    }
+}
+
+/// Few rows: panels are unpacked in registers as they pass by.
+struct Few<'a, F> {
+    task: &'a Task<'a>,
+    prepared: &'a [i32],
+    format: PhantomData<F>,
+}
+
+impl<F: Format> Vectorized for Few<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        // Weights only pass by: several panels at once keep more of them on their way.
+        let first = match self.task.rows.len() {
+            0..=2 => self.panels::<S, 4>(self.task.panels.start),
+            3..=4 => self.panels::<S, 2>(self.task.panels.start),
+            _ => self.task.panels.start,
+        };
+        self.panels::<S, 1>(first);
+    }
+}
+
+impl<F: Format> Few<'_, F> {
+    /// Panels from `first` on, `N` at a time; returns the first that is left.
+    #[inline(always)]
+    fn panels<S: Simd, const N: usize>(&self, first: usize) -> usize {
+        let Task { weight, expert, .. } = *self.task;
+        let mut panel = first;
+        while panel + N <= self.task.panels.end {
+            self.groups::<S, N>(panel, std::array::from_fn(|n| weight.panel(expert, panel + n)));
+            panel += N;
+        }
+        panel
+    }
+
+    /// `N` panels against all rows, in equal groups that registers hold. Not every size is compiled: the
+    /// next larger one computes some row twice.
+    #[inline(always)]
+    fn groups<S: Simd, const N: usize>(&self, panel: usize, bytes: [&[u8]; N]) {
+        let count = self.task.rows.len();
+        let groups = count.div_ceil(S::ROWS);
+        for g in 0..groups {
+            let rows = g * count / groups..(g + 1) * count / groups;
+            match rows.len() {
+                1 if N != 2 => self.group::<S, 1, N>(panel, bytes, rows),
+                2 if N != 2 => self.group::<S, 2, N>(panel, bytes, rows),
+                3..=4 if N != 4 => self.group::<S, 4, N>(panel, bytes, rows),
+                5..=6 if N == 1 && S::ROWS == 8 => self.group::<S, 6, N>(panel, bytes, rows),
+                7..=8 if N == 1 && S::ROWS == 8 => self.group::<S, 8, N>(panel, bytes, rows),
+                more => unreachable!("{more} rows against {N} panels"),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn group<S: Simd, const R: usize, const N: usize>(
+        &self,
+        panel: usize,
+        bytes: [&[u8]; N],
+        rows: Range<usize>,
+    ) {
+        let (task, cols) = (self.task, self.task.weight.cols());
+        let stride = prepared_words::<F>(cols);
+        let x: [F::Row<'_>; R] = std::array::from_fn(|r| {
+            let i = (rows.start + r).min(rows.end - 1);
+            F::row(&task.x, task.rows.at(i).0, &self.prepared[i * stride..(i + 1) * stride])
+        });
+        let y = F::product::<S, R, N>(bytes, cols, &x);
+        for n in 0..N {
+            for (r, i) in rows.clone().enumerate() {
+                task.store::<S>(panel + n, i, y[n][r]);
+            }
+        }
+    }
+}
+
+impl Task<'_> {
+    /// Stores the sums `[panel][row]` of all products, a row's next to each other.
+    #[inline(always)]
+    pub fn store_all<S: Simd>(&self, sums: &[[f32; PANEL_ROWS]]) {
+        for i in 0..self.rows.len() {
+            for (panel, sum) in self.panels.clone().zip(sums[i..].iter().step_by(self.rows.len())) {
+                self.store::<S>(panel, i, S::load(sum));
+            }
+        }
+    }
+
+    /// Stores the products of a panel with row `i` of the task.
+    #[inline(always)]
+    pub fn store<S: Simd>(&self, panel: usize, i: usize, y: S::F) {
+        let row = self.rows.at(i).1;
+        let cols = panel * PANEL_ROWS..self.weight.out().min((panel + 1) * PANEL_ROWS);
+        let y = S::mul(self.weight.scale::<S>(self.expert, panel), y);
+        let y = match (self.epilogue, &self.residual) {
+            (Epilogue::Relu2, _) => S::relu2(y),
+            (Epilogue::Residual, Some(residual)) => {
+                S::add(y, S::load_part(&residual.row(row)[cols.clone()]))
+            }
+            (Epilogue::None | Epilogue::Residual, _) => y,
+        };
+        // SAFETY: a panel and row belong to one task.
+        S::store_part(y, unsafe { self.out.cols_mut(row, cols) });
+    }
+}
