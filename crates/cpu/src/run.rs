@@ -103,7 +103,7 @@ impl Compiled {
             let scratch = unsafe { &mut *bench.members[member].get() };
             for (index, (kernel, counters)) in kernels.iter().zip(counters).enumerate() {
                 let begin = (member == 0 && times.is_some()).then(Instant::now);
-                let cx = Cx { members, step, caches: &caches, arena, meeting, counters };
+                let cx = Cx { member, members, step, caches: &caches, arena, meeting, counters };
                 kernel.run(&cx, scratch);
                 meeting.barrier();
                 if let (Some(begin), Some(times)) = (begin, times) {

@@ -1,8 +1,9 @@
 //! The resident team of threads: publishes one job at a time, every member runs it, members meet in a
 //! spin barrier. Knows nothing of what a job does.
 //!
-//! Between jobs the members sleep; inside a job they spin briefly, then sleep until they are woken: on a
-//! machine with more threads than free cores, who spins keeps the one he waits for from running. A panic
+//! A member that waits spins briefly, then lets other threads run, and sleeps after a millisecond: on a
+//! machine with more threads than free cores, who spins keeps the one he waits for from running, and an
+//! idle team uses no core. A panic
 //! of one member releases the others from their barriers and is raised again in the caller.
 #![allow(unsafe_code)]
 
@@ -11,13 +12,15 @@ use std::cell::UnsafeCell;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{JoinHandle, Thread, current, park_timeout, yield_now};
+use std::time::{Duration, Instant};
 
-/// Turns of a waiting loop before it sleeps: some tens of microseconds, as long as a core's share of a
-/// small call.
-const SPINS_BEFORE_SLEEP: u32 = 2_000;
+/// Turns of a waiting loop before it offers its core to others: some microseconds.
+const SPINS: u32 = 400;
+/// How long a waiter goes on looking before it sleeps: longer than a step's calls and the work between two
+/// steps take, too short to be seen as load.
+const PATIENCE: Duration = Duration::from_millis(1);
 /// Longest sleep before a waiter looks again whether a member has failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -47,37 +50,59 @@ struct Shared {
 /// Lets threads sleep until something they watch has changed.
 #[derive(Default)]
 struct Bell {
-    sleepers: AtomicUsize,
-    lock: Mutex<()>,
-    wake: Condvar,
+    count: AtomicUsize,
+    sleepers: Mutex<Vec<Thread>>,
 }
 
 impl Bell {
-    /// Waits until `ready`: spins, then sleeps. Whoever makes it ready rings afterwards.
+    /// Waits until `ready`: spins, then lets others run, then sleeps. Whoever makes it ready rings
+    /// afterwards.
     fn wait(&self, mut ready: impl FnMut() -> bool) {
-        for _ in 0..SPINS_BEFORE_SLEEP {
+        for _ in 0..SPINS {
             if ready() {
                 return;
             }
             spin_loop();
         }
-        // Announced before the last look: a change after it is seen by whoever rings.
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        let mut held = self.lock.lock().unwrap_or_else(|e| e.into_inner());
-        while !ready() {
-            held = self.wake.wait_timeout(held, LOOK_AGAIN).unwrap_or_else(|e| e.into_inner()).0;
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            if ready() {
+                return;
+            }
+            yield_now();
         }
-        drop(held);
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        loop {
+            self.lock().push(current());
+            // Announced before the last look: a change after it is seen by whoever rings.
+            self.count.fetch_add(1, Ordering::SeqCst);
+            let is_ready = ready();
+            if !is_ready {
+                park_timeout(LOOK_AGAIN);
+            }
+            let mut sleepers = self.lock();
+            if let Some(place) = sleepers.iter().position(|thread| thread.id() == current().id()) {
+                sleepers.swap_remove(place);
+                self.count.fetch_sub(1, Ordering::SeqCst);
+            }
+            drop(sleepers);
+            if is_ready || ready() {
+                return;
+            }
+        }
     }
 
     /// Wakes everyone who sleeps; call it after the change they wait for.
     fn ring(&self) {
         fence(Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            drop(self.lock.lock().unwrap_or_else(|e| e.into_inner()));
-            self.wake.notify_all();
+        if self.count.load(Ordering::SeqCst) > 0 {
+            let sleepers = std::mem::take(&mut *self.lock());
+            self.count.fetch_sub(sleepers.len(), Ordering::SeqCst);
+            sleepers.iter().for_each(Thread::unpark);
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Thread>> {
+        self.sleepers.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 

@@ -198,6 +198,26 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     }
 }
 
+/// Few rows are multiplied in another way than many.
+#[test]
+fn a_product_has_the_same_bits_alone_and_among_many_rows() {
+    for case in [OpKind::Matmul, OpKind::MoeMatmul].into_iter().flat_map(ops::cases) {
+        for isa in Isa::available() {
+            let together = run_case(&case, isa, 2);
+            let mut apart = Vec::new();
+            for (k, &length) in case.lengths.iter().enumerate() {
+                let mut alone = case.clone();
+                alone.lengths = vec![length];
+                for input in &mut alone.inputs {
+                    input.sequences = vec![input.sequences[k].clone()];
+                }
+                apart.extend(run_case(&alone, isa, 1));
+            }
+            assert!(together == apart, "{} {} with {isa}", case.op.kind().name(), case.name);
+        }
+    }
+}
+
 #[test]
 fn values_that_are_not_numbers_do_not_panic() {
     for mut case in all_cases() {

@@ -16,7 +16,7 @@ impl Work for Concat {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (a, b, out) = (cx.view(&self.a), cx.view(&self.b), cx.view(&self.out));
-        while let Some(row) = cx.next(0, a.rows()) {
+        for row in cx.own(a.rows()) {
             // SAFETY: a row belongs to one item.
             let out = unsafe { out.cols_mut(row, 0..a.cols() + b.cols()) };
             let (left, right) = out.split_at_mut(a.cols());
@@ -36,7 +36,7 @@ impl Work for GatherRows {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (x, wanted, out) = (cx.view(&self.x), cx.view(&self.wanted), cx.view(&self.out));
-        while let Some(row) = cx.next(0, wanted.rows()) {
+        for row in cx.own(wanted.rows()) {
             let from = wanted.index_row(row)[0] as usize;
             // SAFETY: a row belongs to one item.
             unsafe { out.cols_mut(row, 0..x.cols()) }.copy_from_slice(x.row(from));

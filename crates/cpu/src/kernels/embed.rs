@@ -32,7 +32,7 @@ impl Work for Embed {
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (ids, out) = (cx.view(&self.ids), cx.view(&self.out));
         let table = &*self.table;
-        while let Some(row) = cx.next(0, ids.rows()) {
+        for row in cx.own(ids.rows()) {
             let id = ids.index_row(row)[0] as usize;
             assert!(id < table.rows, "token id {id} is beyond the {} rows of the embedding", table.rows);
             let bytes = &table.data[id * table.row_bytes..][..table.row_bytes];

@@ -41,7 +41,7 @@ impl Work for GatedGroupNorm {
         let (y, z, out) = (cx.view(&self.y), cx.view(&self.z), cx.view(&self.out));
         let size = y.cols() / self.groups;
         let gated = &mut scratch.floats[..size];
-        while let Some(item) = cx.next(0, y.rows() * self.groups) {
+        for item in cx.own(y.rows() * self.groups) {
             let (row, group) = (item / self.groups, item % self.groups);
             let cols = group * size..(group + 1) * size;
             gated.copy_from_slice(&y.row(row)[cols.clone()]);

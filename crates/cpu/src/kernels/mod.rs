@@ -1,8 +1,8 @@
 //! What a kernel is: work bound to a call's operands and weights, generic over the instruction set.
 //!
 //! A kernel's body is `#[inline(always)]` down to the last loop, so that all of it lands in the one
-//! function per instruction set that `isa.rs` holds. Items of work are handed out by a counter; which
-//! member does an item never changes what is computed.
+//! function per instruction set that `isa.rs` holds. Items of work are handed out by a counter, or shared out
+//! evenly where they all take as long; which member does an item never changes what is computed.
 
 mod attention;
 mod attention_block;
@@ -24,6 +24,7 @@ mod ssm_scan;
 mod ssm_step;
 pub(crate) mod table;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mambo_kernel::{Operand, Place, StepInputs};
@@ -37,6 +38,8 @@ use crate::team::Meeting;
 
 /// What a member knows while it runs a call.
 pub(crate) struct Cx<'a> {
+    /// This member, counted from 0.
+    pub member: usize,
     /// Members of the team.
     pub members: usize,
     /// The step's arrays.
@@ -71,6 +74,12 @@ impl<'a> Cx<'a> {
     pub fn next(&self, phase: usize, count: usize) -> Option<usize> {
         let item = self.counters[phase].fetch_add(1, Ordering::Relaxed);
         (item < count).then_some(item)
+    }
+
+    /// This member's share of items `0..count` that all take as long: nobody has to ask for the next.
+    #[inline(always)]
+    pub fn own(&self, count: usize) -> Range<usize> {
+        count * self.member / self.members..count * (self.member + 1) / self.members
     }
 
     /// Waits for all members.

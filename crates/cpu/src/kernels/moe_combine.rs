@@ -25,7 +25,7 @@ impl Work for MoeCombine {
         let residual = self.residual.as_ref().map(|r| cx.view(r));
         let cols = out.cols();
         let blocks = cols.div_ceil(BLOCK);
-        while let Some(item) = cx.next(0, out.rows() * blocks) {
+        for item in cx.own(out.rows() * blocks) {
             let (row, first) = (item / blocks, item % blocks * BLOCK);
             let end = cols.min(first + BLOCK);
             let weights = &weights.row(row)[..self.top_k];

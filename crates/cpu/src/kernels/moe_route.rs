@@ -75,7 +75,7 @@ impl Work for MoeRoute {
         let (choice, rest) = rest.split_at_mut(route.experts);
         let group_scores = &mut rest[..route.groups];
         let mut kept = [0u32; MAX_GROUPS];
-        while let Some(row) = cx.next(0, logits.rows()) {
+        for row in cx.own(logits.rows()) {
             let logits = logits.row(row);
             for i in 0..vectors(route.experts) {
                 S::store_part(S::sigmoid(S::load_part(part(logits, i))), part_mut(scores, i));

@@ -16,7 +16,7 @@ impl Work for Add {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (a, b, out) = (cx.view(&self.a), cx.view(&self.b), cx.view(&self.out));
-        while let Some(row) = cx.next(0, a.rows()) {
+        for row in cx.own(a.rows()) {
             let (a, b) = (a.row(row), b.row(row));
             // SAFETY: a row belongs to one item.
             let out = unsafe { out.cols_mut(row, 0..a.len()) };
@@ -37,7 +37,7 @@ impl Work for Relu2 {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
-        while let Some(row) = cx.next(0, x.rows()) {
+        for row in cx.own(x.rows()) {
             let x = x.row(row);
             // SAFETY: a row belongs to one item.
             let out = unsafe { out.cols_mut(row, 0..x.len()) };

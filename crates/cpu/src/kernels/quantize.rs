@@ -49,7 +49,7 @@ impl Work for Quantize {
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
         let items = x.cols().div_ceil(BLOCKS * Q8_BLOCK);
-        while let Some(item) = cx.next(0, x.rows() * items) {
+        for item in cx.own(x.rows() * items) {
             let (row, first) = (item / items, item % items * BLOCKS);
             let values = x.row(row)[first * Q8_BLOCK..].chunks(Q8_BLOCK);
             // SAFETY: these blocks of the row belong to one item.

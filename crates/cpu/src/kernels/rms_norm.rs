@@ -30,7 +30,7 @@ impl Work for RmsNorm {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
-        while let Some(row) = cx.next(0, x.rows()) {
+        for row in cx.own(x.rows()) {
             // SAFETY: a row belongs to one item.
             let y = unsafe { out.cols_mut(row, 0..x.cols()) };
             normalize::<S>(x.row(row), &self.weight, self.eps, y);

@@ -27,7 +27,7 @@ impl Work for SsmDt {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (dt, out) = (cx.view(&self.dt), cx.view(&self.out));
-        while let Some(row) = cx.next(0, dt.rows()) {
+        for row in cx.own(dt.rows()) {
             // SAFETY: a row belongs to one item.
             let out = unsafe { out.cols_mut(row, 0..dt.cols()) };
             step_sizes::<S>(dt.row(row), &self.bias, out);

@@ -127,7 +127,7 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// `T` positions from `t` on: four vectors of channels at a time, then one.
+    /// `T` positions from `t` on: four or five vectors of channels at a time, then one.
     #[inline(always)]
     fn rows<S: Simd, E: StoredState, const T: usize>(
         &self,
@@ -139,6 +139,9 @@ impl<'a> Chunk<'a> {
     ) {
         let mut p = 0;
         while p + 4 * LANES <= head.head_dim {
+            if p + 5 * LANES == head.head_dim {
+                return self.tile::<S, E, T, 5>(head, t, p, carried, weights, out);
+            }
             self.tile::<S, E, T, 4>(head, t, p, carried, weights, out);
             p += 4 * LANES;
         }
@@ -245,6 +248,9 @@ impl<'a> Chunk<'a> {
     ) {
         let mut p = 0;
         while p + 4 * LANES <= head.head_dim {
+            if p + 5 * LANES == head.head_dim {
+                return self.advance_tile::<S, E, N, 5>(head, (n, p), next, state, scaled);
+            }
             self.advance_tile::<S, E, N, 4>(head, (n, p), next, state, scaled);
             p += 4 * LANES;
         }

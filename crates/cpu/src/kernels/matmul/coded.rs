@@ -7,11 +7,10 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
-use std::ops::Range;
 
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, each_row};
+use super::format::{Format, Many, Stretch, each_row};
 use super::many_codes::UnpackedTile;
 use crate::shared::{Q8Block, View};
 use crate::simd::Simd;
@@ -151,11 +150,11 @@ impl<C: Coded> Format for CodedFormat<C> {
     }
 
     #[inline(always)]
-    fn unpack<S: Simd>(_dtype: DType, panel: &[u8], cols: usize, tiles: Range<usize>, out: &mut [u8]) {
-        let planes = C::planes(panel, cols / TILE);
+    fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
+        let planes = C::planes(stretch.panel, stretch.cols / TILE);
         let zero = if C::ZERO == 128 { 128 } else { S::CODE_ZERO };
         let shift = S::bsplat(if C::KIND == Kind::Line { 0 } else { (zero - C::ZERO) as u8 });
-        for (t, out) in tiles.zip(UnpackedTile::of(out)) {
+        for (t, out) in stretch.range.clone().zip(UnpackedTile::of(out)) {
             let tile = C::tile::<S>(&planes, t);
             for j in 0..8 {
                 S::store_bytes(S::badd(tile.codes[j], shift), &mut out.codes[j]);
@@ -192,11 +191,16 @@ impl<C: Coded> Format for CodedFormat<C> {
     ) -> [[S::F; R]; N] {
         let tiles = cols / TILE;
         assert!(x.iter().all(|x| x.len() == tiles));
+        let bytes = panels;
         let panels = panels.map(|panel| C::planes(panel, tiles));
         let mut acc = [[S::zero(); R]; N];
         for t in 0..tiles {
             each_row!(N, p, {
-                fetch_ahead::<S>(C::stream(&panels[p], t));
+                if R > PASSING_ROWS {
+                    fetch_next::<S>(bytes[p], t, tiles);
+                } else {
+                    fetch_ahead::<S>(C::stream(&panels[p], t));
+                }
                 let tile = C::tile::<S>(&panels[p], t);
                 each_row!(R, r, {
                     // SAFETY: every row has `tiles` blocks.
@@ -211,10 +215,21 @@ impl<C: Coded> Format for CodedFormat<C> {
     }
 }
 
-/// How far ahead of the products weights are fetched: what a core reads in the time memory takes to answer.
+/// Up to so many rows memory is the limit, and weights only pass by.
+const PASSING_ROWS: usize = 4;
+/// How far ahead of passing weights memory is asked: what a core reads in the time it takes to answer.
 const AHEAD: usize = 4096;
 
-/// Fetches ahead of what few rows read once.
+/// Fetches the part of the next panel that corresponds to tile `t`: all of it, while this one is multiplied.
+#[inline(always)]
+fn fetch_next<S: Simd>(panel: &[u8], t: usize, tiles: usize) {
+    let (first, end) = (panel.len() * t / tiles, panel.len() * (t + 1) / tiles);
+    for line in (first / 64..end / 64).map(|line| line * 64) {
+        S::prefetch(panel, panel.len() + line);
+    }
+}
+
+/// Fetches ahead of weights that pass by.
 #[inline(always)]
 fn fetch_ahead<S: Simd>(stream: &[u8]) {
     for line in (0..stream.len()).step_by(64) {

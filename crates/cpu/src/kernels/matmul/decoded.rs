@@ -3,11 +3,9 @@
 //! Panel: the stored rows, one after the other. Using it decodes it to `[column][16 rows]` of f32, once
 //! for all rows of a task. It knows no layout: the stored type's own decoder does.
 
-use std::ops::Range;
-
 use mambo_tensor::{DType, decode_row};
 
-use super::format::{Format, Many, PANEL_ROWS};
+use super::format::{Format, Many, PANEL_ROWS, Stretch};
 use super::many_floats::STRETCH;
 use crate::shared::View;
 use crate::simd::Simd;
@@ -31,7 +29,8 @@ impl Format for Decoded {
         }
     }
 
-    fn unpack<S: Simd>(dtype: DType, panel: &[u8], cols: usize, range: Range<usize>, out: &mut [u8]) {
+    fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
+        let Stretch { dtype, panel, cols, ref range, .. } = *stretch;
         let bytes = |cols: usize| dtype.row_bytes(cols).expect("stretches are whole blocks");
         let mut values = [0.0; STRETCH];
         let values = &mut values[..range.len()];

@@ -43,6 +43,15 @@ pub(crate) enum Many {
     Packed,
 }
 
+/// What is to be unpacked.
+pub(crate) struct Stretch<'a> {
+    pub dtype: DType,
+    pub panel: &'a [u8],
+    pub cols: usize,
+    /// Tiles of codes, or columns of floats.
+    pub range: Range<usize>,
+}
+
 /// One stored type.
 pub(crate) trait Format: Send + Sync + 'static {
     /// An activation row in the form the product reads.
@@ -62,8 +71,7 @@ pub(crate) trait Format: Send + Sync + 'static {
     fn pack(dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
 
     /// Unpacks some tiles of a panel into codes, or some columns into floats, as [`Format::MANY`] says.
-    #[inline(always)]
-    fn unpack<S: Simd>(_dtype: DType, _panel: &[u8], _cols: usize, _range: Range<usize>, _out: &mut [u8]) {}
+    fn unpack<S: Simd>(_panel: &Stretch, _out: &mut [u8]) {}
 
     /// Computes what [`Format::row`] wants beside the row itself.
     #[inline(always)]

@@ -11,7 +11,7 @@ use mambo_kernel::Epilogue;
 use mambo_tensor::DType;
 
 use super::coded::TILE;
-use super::format::{Format, Many, PANEL_ROWS};
+use super::format::{Format, Many, PANEL_ROWS, Stretch};
 use super::many_codes::{self, ManyCodes};
 use super::many_floats::{self, ManyFloats};
 use super::{Packed, WithFormat, with_format};
@@ -131,7 +131,8 @@ impl<F: Format> Multiplier for Bound<F> {
         let prepared = &room.words[..task.rows.len() * words];
         let unpack = |panel: usize, range: Range<usize>, out: &mut [u8]| {
             let panel = weight.panel(task.expert, panel);
-            isa.call(UnpackPanel::<F> { weight, panel, range, out, format: PhantomData });
+            let stretch = Stretch { dtype: weight.dtype(), panel, cols: weight.cols(), range };
+            isa.call(UnpackStretch::<F> { stretch, out, format: PhantomData });
         };
         let is_many = task.rows.len() >= MANY_ROWS;
         let room = Room { words: &mut [], ..room };
@@ -197,21 +198,18 @@ impl<F: Format> Vectorized for Prepare<'_, F> {
     }
 }
 
-/// Unpacks a range of a panel.
-struct UnpackPanel<'a, F> {
-    weight: &'a Packed,
-    panel: &'a [u8],
-    range: Range<usize>,
+struct UnpackStretch<'a, F> {
+    stretch: Stretch<'a>,
     out: &'a mut [u8],
     format: PhantomData<F>,
 }
 
-impl<F: Format> Vectorized for UnpackPanel<'_, F> {
+impl<F: Format> Vectorized for UnpackStretch<'_, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        F::unpack::<S>(self.weight.dtype(), self.panel, self.weight.cols(), self.range, self.out);
+        F::unpack::<S>(&self.stretch, self.out);
     }
 }
 

@@ -5,11 +5,10 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
-use std::ops::Range;
 
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, PANEL_ROWS, each_row};
+use super::format::{Format, Many, PANEL_ROWS, Stretch, each_row};
 use crate::shared::View;
 use crate::simd::Simd;
 use crate::stored::Stored;
@@ -46,9 +45,9 @@ impl<T: Stored> Format for PlainFormat<T> {
     }
 
     #[inline(always)]
-    fn unpack<S: Simd>(_dtype: DType, panel: &[u8], _cols: usize, range: Range<usize>, out: &mut [u8]) {
-        let width = PANEL_ROWS * T::BYTES;
-        let columns = panel[range.start * width..range.end * width].chunks_exact(width);
+    fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
+        let (width, range) = (PANEL_ROWS * T::BYTES, &stretch.range);
+        let columns = stretch.panel[range.start * width..range.end * width].chunks_exact(width);
         for (out, column) in out.as_chunks_mut().0.iter_mut().zip(columns) {
             S::store_le(T::load::<S>(column), out);
         }
