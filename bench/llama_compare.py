@@ -94,7 +94,8 @@ def llama_turn(args):
     rates = {}
     for is_warm in (False, True):
         forget()
-        seconds = timed([ids(args.prompt)])
+        tokens = args.prompt if is_warm else min(args.prompt, 32)
+        seconds = timed([ids(tokens)])
         if is_warm:
             rates["prefill"] = args.prompt / seconds
     for is_warm in (False, True):
@@ -111,7 +112,7 @@ def output_of(command, timeout):
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=timeout)
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no message"]
-        sys.exit(f"{command[0]} failed: {lines[-1]}")
+        sys.exit(f"{command[0]} failed with status {done.returncode}: {lines[-1]}")
     return done.stdout
 
 
@@ -185,11 +186,8 @@ def show(result):
             f"{row['llama_cpp']['median']:>12.1f}{row['ratio']:>8.2f}{turns:>14}")
 
 
-def main():
-    args = arguments()
-    if args.llama_turn:
-        llama_turn(args)
-        return
+def measure(args):
+    """All turns of both programs, and what they come to."""
     turns = []
     for index in range(args.repeats):
         # Who goes first changes, so that neither always meets the warmer machine.
@@ -205,7 +203,15 @@ def main():
         turns.append(turn)
     result = summary(args, turns)
     show(result)
-    print(json.dumps(result))
+    return result
+
+
+def main():
+    args = arguments()
+    if args.llama_turn:
+        llama_turn(args)
+        return
+    print(json.dumps(measure(args)))
 
 
 if __name__ == "__main__":

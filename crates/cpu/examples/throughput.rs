@@ -139,7 +139,9 @@ fn main() {
                 print!("  {tokens}: {:.1} GB/s", bytes as f64 / seconds / 1e9);
             }
             let (key, ..) = load(&mut backend, dtype, GEMM_ROWS);
-            for tokens in [8, 16, 24, 32, 48, 64, 512].into_iter().filter(|t| only.is_none_or(|only| only == *t)) {
+            for tokens in
+                [8, 16, 24, 32, 48, 64, 512].into_iter().filter(|t| only.is_none_or(|only| only == *t))
+            {
                 let seconds = best_seconds(&mut backend, &key, dtype, GEMM_ROWS, tokens);
                 let ops = 2.0 * (GEMM_ROWS * COLS * tokens) as f64;
                 print!("  {tokens}: {:.0} GOP/s", ops / seconds / 1e9);

@@ -55,6 +55,18 @@ impl Isa {
         }
     }
 
+    /// Whether codes are unpacked beside the products and not instead of them: AMD's vector units have
+    /// pipes to spare for that, Intel's do both in the same two.
+    pub(crate) fn unpacks_for_free(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let vendor = std::arch::x86_64::__cpuid(0);
+            self == Isa::Avx512 && vendor.ebx == u32::from_le_bytes(*b"Auth")
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// Runs something in this set. The set must be one of [`Isa::available`], which the backend checks
     /// when it is made.
     pub(crate) fn call<V: Vectorized>(self, what: V) -> V::Output {

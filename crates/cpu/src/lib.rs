@@ -11,6 +11,7 @@ mod check;
 mod isa;
 mod kernels;
 mod memory;
+mod order;
 mod run;
 mod shared;
 mod simd;

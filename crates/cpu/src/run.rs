@@ -11,6 +11,7 @@ use crate::cache::Caches;
 use crate::check::StepNeeds;
 use crate::kernels::{Cx, Kernel, PHASES, Scratch, ScratchNeed};
 use crate::memory::Buffer;
+use crate::order::Order;
 use crate::shared::Shared;
 use crate::team::{Meeting, Team};
 
@@ -19,6 +20,7 @@ pub(crate) struct Compiled {
     pub program: Program,
     pub kernels: Vec<Box<dyn Kernel>>,
     needs: StepNeeds,
+    order: Order,
     /// Counters of every call, set to zero before each step.
     counters: Vec<[AtomicUsize; PHASES]>,
     pub times: Vec<CallTime>,
@@ -30,7 +32,8 @@ impl Compiled {
         let needs = StepNeeds::of(&program, vocabulary);
         let counters = kernels.iter().map(|_| Default::default()).collect();
         let times = vec![CallTime::default(); kernels.len()];
-        Compiled { program, kernels, needs, counters, times }
+        let order = Order::of(&program);
+        Compiled { program, kernels, needs, order, counters, times }
     }
 
     /// Working memory the program needs per member.
@@ -84,7 +87,7 @@ pub(crate) struct Stage<'a> {
 }
 
 impl Compiled {
-    /// Runs one step: every member walks the calls in order and meets the others after each.
+    /// Runs one step: every member walks the calls in order and meets the others where it must.
     pub fn run(&mut self, stage: Stage, step: &StepInputs) {
         let (layout, marks) = stage.caches.layout_and_marks();
         self.needs.check(step, layout, marks);
@@ -92,6 +95,7 @@ impl Compiled {
             counter.store(0, Ordering::Relaxed);
         }
         let members = stage.team.size();
+        let turns = self.order.turns(&self.program, step.token_ids.len(), step.wanted.len());
         let arena = Shared::new(stage.arena);
         let caches = stage.caches.views();
         let (kernels, counters, bench) = (&self.kernels, &self.counters, stage.bench);
@@ -102,10 +106,16 @@ impl Compiled {
             // SAFETY: only this member uses this entry.
             let scratch = unsafe { &mut *bench.members[member].get() };
             for (index, (kernel, counters)) in kernels.iter().zip(counters).enumerate() {
+                let turn = turns[index];
                 let begin = (member == 0 && times.is_some()).then(Instant::now);
-                let cx = Cx { member, members, step, caches: &caches, arena, meeting, counters };
-                kernel.run(&cx, scratch);
-                meeting.barrier();
+                if turn.meets {
+                    meeting.barrier();
+                }
+                let members = if turn.is_alone { 1 } else { members };
+                if member < members {
+                    let cx = Cx { member, members, step, caches: &caches, arena, meeting, counters };
+                    kernel.run(&cx, scratch);
+                }
                 if let (Some(begin), Some(times)) = (begin, times) {
                     times.add(index, begin);
                 }

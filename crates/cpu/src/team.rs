@@ -16,8 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{JoinHandle, Thread, current, park_timeout, yield_now};
 use std::time::{Duration, Instant};
 
-/// Turns of a waiting loop before it offers its core to others: some microseconds.
-const SPINS: u32 = 400;
+/// How long a waiter spins before it offers its core to others: as long as calls of few rows differ.
+const SPINNING: Duration = Duration::from_micros(300);
+/// Turns between two looks at the clock.
+const SPINS: u32 = 32;
 /// How long a waiter goes on looking before it sleeps: longer than a step's calls and the work between two
 /// steps take, too short to be seen as load.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -48,8 +50,9 @@ struct Shared {
 }
 
 /// Lets threads sleep until something they watch has changed.
-#[derive(Default)]
 struct Bell {
+    /// How long a waiter spins.
+    spinning: Duration,
     count: AtomicUsize,
     sleepers: Mutex<Vec<Thread>>,
 }
@@ -58,18 +61,21 @@ impl Bell {
     /// Waits until `ready`: spins, then lets others run, then sleeps. Whoever makes it ready rings
     /// afterwards.
     fn wait(&self, mut ready: impl FnMut() -> bool) {
-        for _ in 0..SPINS {
-            if ready() {
-                return;
+        let mut begin = None;
+        loop {
+            for _ in 0..SPINS {
+                if ready() {
+                    return;
+                }
+                spin_loop();
             }
-            spin_loop();
-        }
-        let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
-            if ready() {
-                return;
+            let waited = begin.get_or_insert_with(Instant::now).elapsed();
+            if waited > PATIENCE {
+                break;
             }
-            yield_now();
+            if waited > self.spinning {
+                yield_now();
+            }
         }
         loop {
             self.lock().push(current());
@@ -118,6 +124,9 @@ struct Abandoned;
 impl Team {
     /// Starts `size - 1` threads.
     pub fn new(size: usize) -> std::io::Result<Team> {
+        // With more members than cores, whoever is waited for may need this one.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spinning = if size > cores { Duration::ZERO } else { SPINNING };
         let shared = Arc::new(Shared {
             size: size.max(1),
             job: UnsafeCell::new(None),
@@ -128,7 +137,7 @@ impl Team {
             failure: Mutex::new(None),
             arrived: AtomicUsize::new(0),
             generation: AtomicUsize::new(0),
-            bell: Bell::default(),
+            bell: Bell { spinning, count: AtomicUsize::new(0), sleepers: Mutex::default() },
         });
         let mut team = Team { shared, workers: Vec::new() };
         for member in 1..team.size() {

@@ -33,7 +33,7 @@ pub(super) use each_row;
 /// What many rows are multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Many {
-    /// Unpacked tiles of codes, from [`super::MANY_ROWS`] rows on.
+    /// Unpacked tiles of codes, from some number of rows on.
     Codes(Kind),
     /// Floats, from as many rows on.
     Floats,

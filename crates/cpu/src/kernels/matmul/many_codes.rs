@@ -101,7 +101,11 @@ impl ManyCodes<'_> {
                         (4.., _) => {
                             let four = [x(0), x(1), x(2), x(3)];
                             group::<S, KIND, WIDE, 4, 1>([a], four, sums, (rows, i));
-                            if count == 2 { group::<S, KIND, WIDE, 4, 1>([b], four, sums, (rows, rows + i)) } else { 4 }
+                            if count == 2 {
+                                group::<S, KIND, WIDE, 4, 1>([b], four, sums, (rows, rows + i))
+                            } else {
+                                4
+                            }
                         }
                         (_, 2) => group::<S, KIND, WIDE, 1, 2>([a, b], [x(0)], sums, (rows, i)),
                         _ => group::<S, KIND, WIDE, 1, 1>([a], [x(0)], sums, (rows, i)),
@@ -122,7 +126,16 @@ fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: 
     sums: &mut [[f32; PANEL_ROWS]],
     (rows, first): (usize, usize),
 ) -> usize {
-    let (kind, zero) = (KINDS[KIND], if KIND == 2 { 0 } else if WIDE { 128 } else { S::CODE_ZERO });
+    let (kind, zero) = (
+        KINDS[KIND],
+        if KIND == 2 {
+            0
+        } else if WIDE {
+            128
+        } else {
+            S::CODE_ZERO
+        },
+    );
     let count = tiles[0].len();
     assert!(tiles.iter().all(|t| t.len() == count) && x.iter().all(|x| x.len() == count));
     let mut acc = [[S::zero(); R]; N];

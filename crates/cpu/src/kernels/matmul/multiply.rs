@@ -20,8 +20,9 @@ use crate::kernels::ScratchNeed;
 use crate::shared::View;
 use crate::simd::{Math, Simd};
 
-/// From so many rows on it pays to unpack a panel into memory.
-pub(super) const MANY_ROWS: usize = 48;
+/// From so many rows on it pays to unpack a panel into memory, and from so many where unpacking costs
+/// nothing.
+const MANY_ROWS: (usize, usize) = (16, 48);
 /// Most rows of a task.
 const ROW_BLOCK: usize = 256;
 /// Most rows of a task that multiplies packed panels, and the bytes they may take in cache.
@@ -102,7 +103,8 @@ struct Bind(Isa);
 impl WithFormat for Bind {
     type Output = Box<dyn Multiplier>;
     fn run<F: Format>(self) -> Box<dyn Multiplier> {
-        Box::new(Bound::<F> { isa: self.0, format: PhantomData })
+        let many_rows = if self.0.unpacks_for_free() { MANY_ROWS.1 } else { MANY_ROWS.0 };
+        Box::new(Bound::<F> { isa: self.0, many_rows, format: PhantomData })
     }
 }
 
@@ -113,6 +115,8 @@ pub(in crate::kernels) fn multiplier(isa: Isa, dtype: DType) -> Box<dyn Multipli
 
 struct Bound<F> {
     isa: Isa,
+    /// From so many rows on panels are unpacked into memory.
+    many_rows: usize,
     format: PhantomData<F>,
 }
 
@@ -134,7 +138,7 @@ impl<F: Format> Multiplier for Bound<F> {
             let stretch = Stretch { dtype: weight.dtype(), panel, cols: weight.cols(), range };
             isa.call(UnpackStretch::<F> { stretch, out, format: PhantomData });
         };
-        let is_many = task.rows.len() >= MANY_ROWS;
+        let is_many = task.rows.len() >= self.many_rows;
         let room = Room { words: &mut [], ..room };
         match F::MANY {
             Many::Codes(kind) if is_many => {
@@ -158,7 +162,7 @@ impl<F: Format> Multiplier for Bound<F> {
     fn panel_group(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> usize {
         let fair = weight.panels() * row_blocks / (members * 6);
         let most = match F::MANY {
-            Many::Codes(_) | Many::Floats if rows >= MANY_ROWS => MANY_PANELS,
+            Many::Codes(_) | Many::Floats if rows >= self.many_rows => MANY_PANELS,
             Many::OnlyFloats => MANY_PANELS,
             _ if row_blocks > 1 => PANEL_BLOCK_BYTES / weight.panel_bytes(),
             _ => STREAM_BYTES / weight.panel_bytes(),
@@ -308,9 +312,7 @@ impl Task<'_> {
         let y = S::mul(self.weight.scale::<S>(self.expert, panel), y);
         let y = match (self.epilogue, &self.residual) {
             (Epilogue::Relu2, _) => S::relu2(y),
-            (Epilogue::Residual, Some(residual)) => {
-                S::add(y, S::load_part(&residual.row(row)[cols.clone()]))
-            }
+            (Epilogue::Residual, Some(residual)) => S::add(y, S::load_part(&residual.row(row)[cols.clone()])),
             (Epilogue::None | Epilogue::Residual, _) => y,
         };
         // SAFETY: a panel and row belong to one task.

@@ -1,0 +1,109 @@
+"""Writes docs/benchmarks.md and its bar charts from the stored results. Called by benchmarks.py."""
+
+import json
+
+BAR, GAP, LEFT, WIDTH = 16, 4, 170, 760
+COLOURS = {"mambo": "#2a6fdb", "llama_cpp": "#b8b8b8"}
+
+HEAD = """# Benchmarks
+
+Made by `bench/benchmarks.py`, beside llama-cpp-python on the same files: the two programs take turns, each in a
+fresh process with the same threads, and what stands here are medians. Weights are random (`mambo synth`), shapes
+and sizes are real. *Floor* is what a plain loop over memory reads with the same threads; a share above 100 % means
+that the loop was disturbed more than the model, or that weights stayed in cache.
+"""
+
+FLOORS = """
+## What bounds a ratio
+- **Decode** reads every active weight once per token. Where llama.cpp already reaches most of what memory gives,
+  nobody can be much faster; where its kernels are the limit, mambo is ahead by as much as they fall short.
+- **Prefill** is 8-bit dot products. Every 32 columns have scales of their own, so each eight dot products bring a
+  product and an fma to the same units: 80 % of the peak is the most that such weights allow. On the AMD machine a
+  core does one 512-bit dot product per cycle, 232 G products per second at 3.63 GHz, so two cores can prefill
+  nano-4b (3.16 G products per token) at 147 tokens/s if they do nothing else, and at 118 with the scales.
+- **Tile registers** (AMX) were tried on the Intel machine and lost: a 16 by 16 by 32 product takes 22 ns through
+  the tiles, and because of the scales its sums must leave them at once, which takes 14 ns more. Whole matrices ran
+  at 2.4 T operations per second against 3.5 for AVX-512.
+"""
+
+
+def rate(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def versus_rows(rows):
+    return {name: row for name, row in rows.items() if "prefill" in row and "mambo" in row.get("prefill", {})}
+
+
+def versus_table(rows):
+    lines = ["| tokens/s | prefill | llama.cpp | ratio | decode | llama.cpp | ratio | share of the floor |",
+             "|---|---|---|---|---|---|---|---|"]
+    for name, row in versus_rows(rows).items():
+        cells = [f"{name}, {row['tokens']['prefill']} + {row['tokens']['decode']}"]
+        for phase in ("prefill", "decode"):
+            one = row[phase]
+            cells += [rate(one["mambo"]["median"]), rate(one["llama_cpp"]["median"]), f"**{one['ratio']:.2f}**"]
+        lines.append("| " + " | ".join(cells + [f"{row['share_of_bandwidth']:.0%}"]) + " |")
+    return "\n".join(lines)
+
+
+def own_lines(rows):
+    lines = []
+    if row := rows.get("scaling"):
+        short, long = row["prefill"]["512"], row["prefill"]["4096"]
+        near, far = row["decode_at_depth"]["0"], row["decode_at_depth"]["16384"]
+        lines.append(f"- nano-4b q4_0: a token of a 4096-token prompt costs {short / long:.2f} times one of 512 "
+                     f"({rate(long)} and {rate(short)} tokens/s), and decoding after 16,384 tokens "
+                     f"{near / far:.2f} times decoding at the start ({rate(far)} and {rate(near)} tokens/s).")
+    for key, name in (("batch 4b", "nano-4b q4_0"), ("batch 30b", "nano-30b q4_0")):
+        if row := rows.get(key):
+            lines.append(f"- {name}: 8 sequences together decode {rate(row['8'])} tokens/s, "
+                         f"{row['8'] / row['1']:.2f} times one ({rate(row['1'])}).")
+    if row := rows.get("load"):
+        lines.append(f"- nano-30b q4_0 is ready after {row['load_seconds']:.1f} s (reading its file once takes "
+                     f"{row['read_seconds']:.1f} s), peak memory {row['peak_memory_bytes'] / row['file_bytes']:.2f} "
+                     "times the file.")
+    if row := rows.get("threads"):
+        cells = ", ".join(f"{n}: {rate(v['prefill'])} / {rate(v['decode'])}" for n, v in row.items())
+        lines.append(f"- nano-4b q4_0 by threads, prefill / decode tokens/s: {cells}.")
+    return "\n".join(lines)
+
+
+def chart(result):
+    """Pairs of bars, each pair on a scale of its own: models differ by orders of magnitude."""
+    out, y = [], 56
+    for phase in ("prefill", "decode"):
+        out.append(f'<text x="12" y="{y}" font-weight="bold">{phase}, tokens per second</text>')
+        y += 12
+        for name, row in versus_rows(result["rows"]).items():
+            pair = [(program, row[phase][program]["median"]) for program in COLOURS]
+            largest = max(value for _, value in pair)
+            out.append(f'<text x="{LEFT - 8}" y="{y + BAR + 4}" text-anchor="end">{name}</text>')
+            for program, value in pair:
+                width = value / largest * (WIDTH - LEFT - 170)
+                label = rate(value) + (f"  ({row[phase]['ratio']:.2f}x)" if program == "mambo" else "  llama.cpp")
+                out.append(f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR}" '
+                           f'fill="{COLOURS[program]}"/>'
+                           f'<text x="{LEFT + width + 6:.1f}" y="{y + 13}">{label}</text>')
+                y += BAR + 1
+            y += GAP + 4
+        y += 28
+    title = f"mambo and llama.cpp, {result['machine']}, {result['threads']} threads"
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" font-family="sans-serif" '
+            f'font-size="13">\n<rect width="100%" height="100%" fill="white"/>\n'
+            f'<text x="12" y="26" font-size="16">{title}</text>\n' + "\n".join(out) + "\n</svg>\n")
+
+
+def write(results, docs):
+    page = HEAD
+    for path in sorted(results.glob("*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(result.get("rows"), dict):
+            continue
+        picture = f"benchmarks-{path.stem}.svg"
+        page += (f"\n## {result['machine']}, {result['threads']} threads\n"
+                 f"{result['date']}, mambo {result['commit']}, {result.get('peer', 'llama-cpp-python 0.3.36')}; "
+                 f"`bench/benchmarks.py`, results in `bench/results/{path.name}`.\n\n"
+                 f"{versus_table(result['rows'])}\n\n{own_lines(result['rows'])}\n\n![bars]({picture})\n")
+        (docs / picture).write_text(chart(result), encoding="utf-8")
+    (docs / "benchmarks.md").write_text(page + FLOORS, encoding="utf-8")

@@ -1,0 +1,153 @@
+//! When members have to meet: a call waits only for calls whose memory it touches, and not even for those
+//! where one member alone has done them and does this one too.
+
+use std::ops::Range;
+
+use mambo_kernel::{Call, OpKind, Operand, Place, Program};
+
+/// Up to so many values one member is done before others could have joined in.
+const ALONE_VALUES: usize = 8192;
+/// Calls that are looked back over; after as many without a meeting there is one.
+const WINDOW: usize = 32;
+
+/// How members go about a call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Turn {
+    /// All meet before it.
+    pub meets: bool,
+    /// The first member does it alone.
+    pub is_alone: bool,
+}
+
+/// For every call the calls shortly before it that touch the same memory.
+pub(crate) struct Order {
+    conflicts: Vec<Vec<usize>>,
+}
+
+impl Order {
+    /// Finds out what a program's calls touch.
+    pub fn of(program: &Program) -> Order {
+        let touched: Vec<_> = program.calls.iter().map(|call| Touched::by(call, program)).collect();
+        let conflicts = (0..touched.len())
+            .map(|i| (i.saturating_sub(WINDOW)..i).filter(|&j| touched[i].conflicts(&touched[j])).collect());
+        Order { conflicts: conflicts.collect() }
+    }
+
+    /// The turns of a step of so many tokens and wanted rows.
+    pub fn turns(&self, program: &Program, tokens: usize, wanted: usize) -> Vec<Turn> {
+        let mut turns: Vec<Turn> = Vec::with_capacity(self.conflicts.len());
+        let mut last_meeting = 0;
+        for (i, (call, conflicts)) in program.calls.iter().zip(&self.conflicts).enumerate() {
+            let values: usize = call.outputs.iter().map(|o| o.rows.count(tokens, wanted) * o.cols).sum();
+            let is_alone = may_be_alone(call) && values <= ALONE_VALUES;
+            let waits = |&j: &usize| j >= last_meeting && !(is_alone && turns[j].is_alone);
+            let meets = conflicts.iter().any(waits) || i - last_meeting >= WINDOW;
+            if meets {
+                last_meeting = i;
+            }
+            turns.push(Turn { meets, is_alone });
+        }
+        turns
+    }
+}
+
+/// Ops whose work is shared out evenly; the others have meetings or weights of their own.
+fn may_be_alone(call: &Call) -> bool {
+    matches!(
+        call.op.kind(),
+        OpKind::Embed
+            | OpKind::RmsNorm
+            | OpKind::Quantize
+            | OpKind::Add
+            | OpKind::Relu2
+            | OpKind::Concat
+            | OpKind::GatherRows
+            | OpKind::GatedGroupNorm
+            | OpKind::MoeRoute
+            | OpKind::MoeCombine
+            | OpKind::SsmDt
+    )
+}
+
+/// What a call reads and writes.
+struct Touched {
+    reads: Vec<Range<usize>>,
+    writes: Vec<Range<usize>>,
+    cache: Option<usize>,
+}
+
+impl Touched {
+    fn by(call: &Call, program: &Program) -> Touched {
+        let range = |operand: &Operand| {
+            let Place::Arena(start) = operand.place else { return None };
+            let rows = operand.rows.count(program.max_tokens, program.max_wanted);
+            let last = rows.saturating_sub(1) * operand.stride_bytes;
+            Some(start..start + last + operand.elem.row_bytes(operand.cols))
+        };
+        Touched {
+            reads: call.inputs.iter().filter_map(range).collect(),
+            writes: call.outputs.iter().filter_map(range).collect(),
+            cache: call.cache,
+        }
+    }
+
+    fn conflicts(&self, before: &Touched) -> bool {
+        let overlap = |a: &[Range<usize>], b: &[Range<usize>]| {
+            a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
+        };
+        overlap(&self.reads, &before.writes)
+            || overlap(&self.writes, &before.reads)
+            || overlap(&self.writes, &before.writes)
+            || (self.cache.is_some() && self.cache == before.cache)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mambo_kernel::{Elem, Epilogue, Op, Phase, Rows};
+
+    fn operand(offset: usize, cols: usize) -> Operand {
+        let place = Place::Arena(offset);
+        Operand { place, elem: Elem::F32, rows: Rows::TOKENS, cols, stride_bytes: cols * 4 }
+    }
+
+    fn call(op: Op, input: Operand, output: Operand) -> Call {
+        let (inputs, outputs) = (vec![input], vec![output]);
+        Call { op, kernel: 0, label: String::new(), inputs, outputs, weights: Vec::new(), cache: None }
+    }
+
+    #[test]
+    fn members_meet_where_memory_says_so() {
+        let matmul = |from, to| {
+            call(Op::Matmul { out: 16, epilogue: Epilogue::None }, operand(from, 16), operand(to, 16))
+        };
+        let norm = |from, to| call(Op::RmsNorm { eps: 0.0 }, operand(from, 16), operand(to, 16));
+        // A norm, three products of it, a norm of the last, and one over what the first norm wrote.
+        let kib = 1 << 20;
+        let calls = vec![
+            norm(0, kib),
+            matmul(kib, 2 * kib),
+            matmul(kib, 3 * kib),
+            matmul(kib, 4 * kib),
+            norm(4 * kib, 5 * kib),
+            norm(5 * kib, kib),
+        ];
+        let program = Program {
+            name: String::new(),
+            phase: Phase::Decode,
+            max_tokens: 1024,
+            max_wanted: 1,
+            calls,
+            weights: Vec::new(),
+            outputs: Vec::new(),
+            arena_bytes: 6 * kib,
+            unpooled_bytes: 0,
+        };
+        let order = Order::of(&program);
+        let meets = |tokens| order.turns(&program, tokens, 1).iter().map(|t| t.meets).collect::<Vec<_>>();
+        assert_eq!(meets(1), [false, true, false, false, true, false]);
+        assert_eq!(meets(1024), [false, true, false, false, true, true]);
+        assert!(order.turns(&program, 1, 1)[0].is_alone && !order.turns(&program, 1024, 1)[0].is_alone);
+    }
+}
