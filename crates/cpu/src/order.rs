@@ -33,9 +33,9 @@ impl Order {
         Order { conflicts: conflicts.collect() }
     }
 
-    /// The turns of a step of so many tokens and wanted rows.
-    pub fn turns(&self, program: &Program, tokens: usize, wanted: usize) -> Vec<Turn> {
-        let mut turns: Vec<Turn> = Vec::with_capacity(self.conflicts.len());
+    /// Fills in the turns of a step of so many tokens and wanted rows.
+    pub fn take_turns(&self, program: &Program, tokens: usize, wanted: usize, turns: &mut Vec<Turn>) {
+        turns.clear();
         let mut last_meeting = 0;
         for (i, (call, conflicts)) in program.calls.iter().zip(&self.conflicts).enumerate() {
             let values: usize = call.outputs.iter().map(|o| o.rows.count(tokens, wanted) * o.cols).sum();
@@ -47,7 +47,6 @@ impl Order {
             }
             turns.push(Turn { meets, is_alone });
         }
-        turns
     }
 }
 
@@ -124,14 +123,14 @@ mod tests {
         };
         let norm = |from, to| call(Op::RmsNorm { eps: 0.0 }, operand(from, 16), operand(to, 16));
         // A norm, three products of it, a norm of the last, and one over what the first norm wrote.
-        let kib = 1 << 20;
+        let mib = 1 << 20;
         let calls = vec![
-            norm(0, kib),
-            matmul(kib, 2 * kib),
-            matmul(kib, 3 * kib),
-            matmul(kib, 4 * kib),
-            norm(4 * kib, 5 * kib),
-            norm(5 * kib, kib),
+            norm(0, mib),
+            matmul(mib, 2 * mib),
+            matmul(mib, 3 * mib),
+            matmul(mib, 4 * mib),
+            norm(4 * mib, 5 * mib),
+            norm(5 * mib, mib),
         ];
         let program = Program {
             name: String::new(),
@@ -141,13 +140,18 @@ mod tests {
             calls,
             weights: Vec::new(),
             outputs: Vec::new(),
-            arena_bytes: 6 * kib,
+            arena_bytes: 6 * mib,
             unpooled_bytes: 0,
         };
         let order = Order::of(&program);
-        let meets = |tokens| order.turns(&program, tokens, 1).iter().map(|t| t.meets).collect::<Vec<_>>();
-        assert_eq!(meets(1), [false, true, false, false, true, false]);
-        assert_eq!(meets(1024), [false, true, false, false, true, true]);
-        assert!(order.turns(&program, 1, 1)[0].is_alone && !order.turns(&program, 1024, 1)[0].is_alone);
+        let mut turns = Vec::new();
+        order.take_turns(&program, 1, 1, &mut turns);
+        let meets: Vec<bool> = turns.iter().map(|turn| turn.meets).collect();
+        assert_eq!(meets, [false, true, false, false, true, false]);
+        assert!(turns[0].is_alone && !turns[1].is_alone);
+        order.take_turns(&program, 1024, 1, &mut turns);
+        let meets: Vec<bool> = turns.iter().map(|turn| turn.meets).collect();
+        assert_eq!(meets, [false, true, false, false, true, true]);
+        assert!(!turns[0].is_alone);
     }
 }

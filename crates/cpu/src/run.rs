@@ -11,7 +11,7 @@ use crate::cache::Caches;
 use crate::check::StepNeeds;
 use crate::kernels::{Cx, Kernel, PHASES, Scratch, ScratchNeed};
 use crate::memory::Buffer;
-use crate::order::Order;
+use crate::order::{Order, Turn};
 use crate::shared::Shared;
 use crate::team::{Meeting, Team};
 
@@ -21,6 +21,8 @@ pub(crate) struct Compiled {
     pub kernels: Vec<Box<dyn Kernel>>,
     needs: StepNeeds,
     order: Order,
+    /// The running step's.
+    turns: Vec<Turn>,
     /// Counters of every call, set to zero before each step.
     counters: Vec<[AtomicUsize; PHASES]>,
     pub times: Vec<CallTime>,
@@ -33,7 +35,8 @@ impl Compiled {
         let counters = kernels.iter().map(|_| Default::default()).collect();
         let times = vec![CallTime::default(); kernels.len()];
         let order = Order::of(&program);
-        Compiled { program, kernels, needs, order, counters, times }
+        let turns = Vec::with_capacity(kernels.len());
+        Compiled { program, kernels, needs, order, turns, counters, times }
     }
 
     /// Working memory the program needs per member.
@@ -95,7 +98,9 @@ impl Compiled {
             counter.store(0, Ordering::Relaxed);
         }
         let members = stage.team.size();
-        let turns = self.order.turns(&self.program, step.token_ids.len(), step.wanted.len());
+        let (tokens, wanted) = (step.token_ids.len(), step.wanted.len());
+        self.order.take_turns(&self.program, tokens, wanted, &mut self.turns);
+        let turns = &self.turns;
         let arena = Shared::new(stage.arena);
         let caches = stage.caches.views();
         let (kernels, counters, bench) = (&self.kernels, &self.counters, stage.bench);
