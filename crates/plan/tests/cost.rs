@@ -86,7 +86,7 @@ fn bytes_and_flops_are_what_the_shapes_say() {
 
     // Two tokens of two experts each meet 3.5 of 8 experts.
     let up = cost("layers.2.experts.up");
-    let activations = 2 * 64 * 5 / 4 + 2 * 2 * 4 + 2 * 2 * 96 * 4;
+    let activations = 2 * 64 / 32 * 44 + 2 * 2 * 4 + 2 * 2 * 96 * 4;
     assert_eq!(up.bytes, 8 * 96 * 64 / 32 * 18 * 7 / 16 + activations);
     assert_eq!(up.flops, 2 * 2 * 2 * 96 * 64);
 

@@ -43,7 +43,7 @@ fn the_decode_plan_reads_like_this() {
         rollback: Rollback::OneChunk,
     };
     expect![[r#"
-        plan trunk decode tokens<=8 wanted<=4 fake/x1  arena 16.5 KiB (unpooled 75.5 KiB)
+        plan trunk decode tokens<=8 wanted<=4 fake/x1  arena 16.5 KiB (unpooled 76.5 KiB)
           kv 1 layers q8/f16 x 64 pages, 100 B per token, 200.0 KiB
           state 1 layers bf16 x 4 slots, 75.2 KiB per slot
            0 %0       embed       fake:embed.table.f32     f32[T, 64]           @0x03a00           <- token_ids $embed ; embed
@@ -60,13 +60,13 @@ fn the_decode_plan_reads_like_this() {
           11 %11      matmul      fake:matmul.vec.q4_0     f32[T, 32]           @0x01c00           <- %8 $layers.1.v_proj ; layers.1.v_proj
           12 %12      attention   fake:attention.row.f32   f32[T, 64]           @0x01000           <- %9 %10 %11 kv[0] ; layers.1.attention
           13 %13      quantize    fake:quantize.row.f32    q8[T, 64]            @0x00800           <- %12 ; layers.1.attention.q8
-          14 %14      matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x01800           <- %13 %6 $layers.1.o_proj ; layers.1.o_proj
+          14 %14      matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x02400           <- %13 %6 $layers.1.o_proj ; layers.1.o_proj
           15 %15      rms_norm    fake:rms_norm.row.f32    f32[T, 64]           @0x00000           <- %14 $layers.2.norm ; layers.2.norm
           16 %16      matmul      fake:matmul.any.f32      f32[T, 8]            @0x00800           <- %15 $layers.2.router ; layers.2.router
-          17 %17, %18 moe_route   fake:moe_route.row.f32   i32[T, 2], f32[T, 2] @0x02c00, @0x02e00 <- %16 $layers.2.router_bias ; layers.2.route
-          18 %19      quantize    fake:quantize.row.f32    q8[T, 64]            @0x02800           <- %15 ; layers.2.norm.q8
+          17 %17, %18 moe_route   fake:moe_route.row.f32   i32[T, 2], f32[T, 2] @0x03000, @0x03200 <- %16 $layers.2.router_bias ; layers.2.route
+          18 %19      quantize    fake:quantize.row.f32    q8[T, 64]            @0x02c00           <- %15 ; layers.2.norm.q8
           19 %20      moe_matmul  fake:moe_matmul.vec.q4_0 f32[T*2, 96]         @0x00000           <- %19 %17 $layers.2.experts.up ; layers.2.experts.up
-          20 %21      quantize    fake:quantize.row.f32    q8[T*2, 96]          @0x02000           <- %20 ; layers.2.experts.up.q8
+          20 %21      quantize    fake:quantize.row.f32    q8[T*2, 96]          @0x01800           <- %20 ; layers.2.experts.up.q8
           21 %22      moe_matmul  fake:moe_matmul.vec.q4_0 f32[T*2, 64]         @0x00000           <- %21 %17 $layers.2.experts.down ; layers.2.experts.down
           22 %23      moe_combine fake:moe_combine.row.f32 f32[T, 64]           @0x01000           <- %22 %18 %14 ; layers.2.experts.sum
           23 %24      matmul      fake:matmul.vec.q4_0     f32[T, 128]          @0x00000           <- %19 $layers.2.shared.up ; layers.2.shared.up
