@@ -5,11 +5,13 @@
 //! sums stand in the second cache. Per row, panel and tile: 8 dot steps, a conversion, a product and an fma.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use bytemuck::{Pod, Zeroable};
 
 use super::coded::{Kind, TILE, inner, start};
 use super::format::{PANEL_ROWS, each_row};
-use super::multiply::{Room, Task, Unpack};
+use super::multiply::{Task, Unpack};
 use crate::isa::Vectorized;
 use crate::shared::Q8Block;
 use crate::simd::Simd;
@@ -42,13 +44,16 @@ impl UnpackedTile {
 /// Some panels against many rows.
 pub(super) struct ManyCodes<'a> {
     pub task: &'a Task<'a>,
+    pub panels: Range<usize>,
     pub kind: Kind,
     /// Whether codes have all eight bits.
     pub wide: bool,
     /// Activations in the order of the codes, where that is not theirs.
     pub turned: Option<&'a [Q8Block]>,
     pub unpack: Unpack<'a>,
-    pub room: Room<'a>,
+    /// Room for sums and for an unpacked stretch.
+    pub floats: &'a mut [f32],
+    pub bytes: &'a mut [u8],
 }
 
 impl Vectorized for ManyCodes<'_> {
@@ -72,24 +77,24 @@ const KINDS: [Kind; 3] = [Kind::Whole, Kind::Halves, Kind::Line];
 impl ManyCodes<'_> {
     #[inline(always)]
     fn panels<S: Simd, const KIND: usize, const WIDE: bool>(self) {
-        let ManyCodes { task, room, unpack, turned, .. } = self;
+        let ManyCodes { task, panels, unpack, turned, floats, bytes: room, .. } = self;
         let (rows, tiles) = (task.rows.len(), task.weight.cols() / TILE);
         let row = |i: usize| match turned {
             Some(blocks) => &blocks[i * tiles..(i + 1) * tiles],
             None => task.x.q8_row(task.rows.at(i).0),
         };
-        let sums: &mut [[f32; PANEL_ROWS]] = room.floats.as_chunks_mut().0;
-        let sums = &mut sums[..task.panels.len() * rows];
+        let sums: &mut [[f32; PANEL_ROWS]] = floats.as_chunks_mut().0;
+        let sums = &mut sums[..panels.len() * rows];
         sums.fill([0.0; PANEL_ROWS]);
         for first in (0..tiles).step_by(STRETCH) {
             let stretch = first..tiles.min(first + STRETCH);
             for (pair, sums) in sums.chunks_mut(PAIR * rows).enumerate() {
                 let count = sums.len() / rows;
                 let bytes = stretch.len() * size_of::<UnpackedTile>();
-                for (p, out) in room.bytes[..count * bytes].chunks_mut(bytes).enumerate() {
-                    unpack(task.panels.start + pair * PAIR + p, stretch.clone(), out);
+                for (p, out) in room[..count * bytes].chunks_mut(bytes).enumerate() {
+                    unpack(panels.start + pair * PAIR + p, stretch.clone(), out);
                 }
-                let unpacked = UnpackedTile::of(&mut room.bytes[..count * bytes]);
+                let unpacked = UnpackedTile::of(&mut room[..count * bytes]);
                 let (a, b) = unpacked.split_at(stretch.len());
                 let mut i = 0;
                 while i < rows {
@@ -113,7 +118,7 @@ impl ManyCodes<'_> {
                 }
             }
         }
-        task.store_all::<S>(sums);
+        task.store_all::<S>(panels, sums);
     }
 }
 

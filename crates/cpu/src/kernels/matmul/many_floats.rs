@@ -3,8 +3,10 @@
 //! A stretch of a panel is widened into the first cache, where all rows meet it some at a time; between
 //! stretches the sums stand in the second cache. Per row and column: one fma.
 
+use std::ops::Range;
+
 use super::format::{PANEL_ROWS, each_row};
-use super::multiply::{Room, Task, Unpack};
+use super::multiply::{Task, Unpack};
 use crate::isa::Vectorized;
 use crate::simd::Simd;
 
@@ -16,8 +18,11 @@ pub(super) const STRETCH_BYTES: usize = STRETCH * PANEL_ROWS * 4;
 /// Some panels against many rows.
 pub(super) struct ManyFloats<'a> {
     pub task: &'a Task<'a>,
+    pub panels: Range<usize>,
     pub unpack: Unpack<'a>,
-    pub room: Room<'a>,
+    /// Room for sums and for a widened stretch.
+    pub floats: &'a mut [f32],
+    pub bytes: &'a mut [u8],
 }
 
 impl Vectorized for ManyFloats<'_> {
@@ -25,15 +30,15 @@ impl Vectorized for ManyFloats<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let ManyFloats { task, unpack, room } = self;
+        let ManyFloats { task, panels, unpack, floats, bytes: room } = self;
         let (rows, cols) = (task.rows.len(), task.weight.cols());
-        let sums: &mut [[f32; PANEL_ROWS]] = room.floats.as_chunks_mut().0;
-        let sums = &mut sums[..task.panels.len() * rows];
+        let sums: &mut [[f32; PANEL_ROWS]] = floats.as_chunks_mut().0;
+        let sums = &mut sums[..panels.len() * rows];
         sums.fill([0.0; PANEL_ROWS]);
         for first in (0..cols).step_by(STRETCH) {
             let stretch = first..cols.min(first + STRETCH);
-            for (panel, sums) in task.panels.clone().zip(sums.chunks_mut(rows)) {
-                let bytes = &mut room.bytes[..stretch.len() * PANEL_ROWS * 4];
+            for (panel, sums) in panels.clone().zip(sums.chunks_mut(rows)) {
+                let bytes = &mut room[..stretch.len() * PANEL_ROWS * 4];
                 unpack(panel, stretch.clone(), bytes);
                 let weights = bytes.as_chunks().0;
                 let mut i = 0;
@@ -50,7 +55,7 @@ impl Vectorized for ManyFloats<'_> {
                 }
             }
         }
-        task.store_all::<S>(sums);
+        task.store_all::<S>(panels, sums);
     }
 }
 

@@ -138,16 +138,23 @@ impl<F: Format> Multiplier for Bound<F> {
             let stretch = Stretch { dtype: weight.dtype(), panel, cols: weight.cols(), range };
             isa.call(UnpackStretch::<F> { stretch, out, format: PhantomData });
         };
-        let is_many = task.rows.len() >= self.many_rows;
-        let room = Room { words: &mut [], ..room };
-        match F::MANY {
-            Many::Codes(kind) if is_many => {
-                let turned = (words > 0).then(|| bytemuck::cast_slice(prepared));
-                isa.call(ManyCodes { task, kind, wide: F::WIDE, turned, unpack: &unpack, room });
+        let is_many = task.rows.len() >= self.many_rows || F::MANY == Many::OnlyFloats;
+        if !is_many || F::MANY == Many::Packed {
+            return isa.call(Few::<F> { task, prepared, format: PhantomData });
+        }
+        let Room { floats, bytes, .. } = room;
+        // A task was cut for the usual number of rows; an expert may have more.
+        for first in task.panels.clone().step_by(MANY_PANELS) {
+            let panels = first..task.panels.end.min(first + MANY_PANELS);
+            let (unpack, floats, bytes) = (&unpack, &mut *floats, &mut *bytes);
+            match F::MANY {
+                Many::Codes(kind) => {
+                    let turned = (words > 0).then(|| bytemuck::cast_slice(prepared));
+                    let wide = F::WIDE;
+                    isa.call(ManyCodes { task, panels, kind, wide, turned, unpack, floats, bytes });
+                }
+                _ => isa.call(ManyFloats { task, panels, unpack, floats, bytes }),
             }
-            Many::Floats if is_many => isa.call(ManyFloats { task, unpack: &unpack, room }),
-            Many::OnlyFloats => isa.call(ManyFloats { task, unpack: &unpack, room }),
-            _ => isa.call(Few::<F> { task, prepared, format: PhantomData }),
         }
     }
 
@@ -296,9 +303,9 @@ impl<F: Format> Few<'_, F> {
 impl Task<'_> {
     /// Stores the sums `[panel][row]` of all products, a row's next to each other.
     #[inline(always)]
-    pub fn store_all<S: Simd>(&self, sums: &[[f32; PANEL_ROWS]]) {
+    pub fn store_all<S: Simd>(&self, panels: Range<usize>, sums: &[[f32; PANEL_ROWS]]) {
         for i in 0..self.rows.len() {
-            for (panel, sum) in self.panels.clone().zip(sums[i..].iter().step_by(self.rows.len())) {
+            for (panel, sum) in panels.clone().zip(sums[i..].iter().step_by(self.rows.len())) {
                 self.store::<S>(panel, i, S::load(sum));
             }
         }
