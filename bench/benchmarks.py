@@ -68,11 +68,9 @@ def model(args, row):
     return path
 
 
-def bench(args, row, *flags):
+def bench(args, row, *flags, threads=None):
     """What `mambo bench` says, by phase and batch."""
-    command = [args.mambo, "bench", "-m", model(args, row), "--json", "-t", args.threads, *flags]
-    if "-t" in flags:
-        command = command[:5] + command[7:]
+    command = [args.mambo, "bench", "-m", model(args, row), "--json", "-t", threads or args.threads, *flags]
     return json.loads(compare.output_of(command, args.timeout))
 
 
@@ -120,7 +118,7 @@ def threads(args):
     counts = sorted({1, *(n for n in (2, 4, 8) if n <= cores), cores, cores + cores // 2})
     found = {}
     for n in counts:
-        own = rates(bench(args, "nano-4b q4_0", "-p", 512, "-n", 32, "-b", 1, "-r", 2, "-t", n))
+        own = rates(bench(args, "nano-4b q4_0", "-p", 512, "-n", 32, "-b", 1, "-r", 2, threads=n))
         found[n] = {"prefill": own["prefill", 1], "decode": own["decode", 1]}
     return found
 

@@ -18,12 +18,12 @@ FLOORS = """
 - **Decode** reads every active weight once per token. Where llama.cpp already reaches most of what memory gives,
   nobody can be much faster; where its kernels are the limit, mambo is ahead by as much as they fall short.
 - **Prefill** is 8-bit dot products. Every 32 columns have scales of their own, so each eight dot products bring a
-  product and an fma to the same units: 80 % of the peak is the most that such weights allow. On the AMD machine a
-  core does one 512-bit dot product per cycle, 232 G products per second at 3.63 GHz, so two cores can prefill
-  nano-4b (3.16 G products per token) at 147 tokens/s if they do nothing else, and at 118 with the scales.
-- **Tile registers** (AMX) were tried on the Intel machine and lost: a 16 by 16 by 32 product takes 22 ns through
-  the tiles, and because of the scales its sums must leave them at once, which takes 14 ns more. Whole matrices ran
-  at 2.4 T operations per second against 3.5 for AVX-512.
+  product and an fma to the same units: 80 % of the peak is the most that such weights allow. A Zen 4 core does one
+  512-bit dot product (64 products) per cycle; two cores at 3.6 GHz can therefore prefill nano-4b, 3.16 G products
+  per token, at 146 tokens/s if they do nothing else and at 117 with the scales.
+  `cargo run --release -p mambo-cpu --example throughput` prints what matrices of each type reach on a machine.
+- **Tile registers** (AMX) are not used: the scales make the sums leave a tile after every product, which costs what
+  the tile saves.
 """
 
 

@@ -24,7 +24,7 @@ fn abs<S: Simd>(v: S::F) -> S::F {
 
 /// One block, zeros beyond the end of the values.
 #[inline(always)]
-pub(super) fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
+fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
     let (low, high) = x.split_at(x.len().min(LANES));
     let v = [S::load_part(low), S::load_part(high)];
     let amax = S::max_lane(S::max(abs::<S>(v[0]), abs::<S>(v[1])));

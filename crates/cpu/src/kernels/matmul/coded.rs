@@ -3,7 +3,7 @@
 //! A tile is sixteen weight rows times 32 columns. Its codes come as eight vectors; step j holds columns
 //! 4j..4j+4 of every row. Sums of a tile are whole numbers, so every instruction set finds the same ones.
 //! Then `acc = fma(scale_x, inner, acc)`, tile after tile, where `inner` is the sum times the weights' scale
-//! ([`Tile::inner`]).
+//! ([`inner`]).
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
