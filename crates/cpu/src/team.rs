@@ -1,10 +1,10 @@
 //! The resident team of threads: publishes one job at a time, every member runs it, members meet in a
-//! spin barrier. Knows nothing of what a job does.
+//! barrier. Knows nothing of what a job does.
 //!
 //! A member that waits spins briefly, then lets other threads run, and sleeps after a millisecond: on a
 //! machine with more threads than free cores, who spins keeps the one he waits for from running, and an
-//! idle team uses no core. A panic
-//! of one member releases the others from their barriers and is raised again in the caller.
+//! idle team uses no core. A panic of one member releases the others from their barriers and is raised
+//! again in the caller.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -53,6 +53,7 @@ struct Shared {
 struct Bell {
     /// How long a waiter spins.
     spinning: Duration,
+    /// Length of the list, changed while it is locked, to be seen without the lock.
     count: AtomicUsize,
     sleepers: Mutex<Vec<Thread>>,
 }
@@ -78,9 +79,11 @@ impl Bell {
             }
         }
         loop {
-            self.lock().push(current());
+            let mut sleepers = self.lock();
+            sleepers.push(current());
             // Announced before the last look: a change after it is seen by whoever rings.
-            self.count.fetch_add(1, Ordering::SeqCst);
+            self.count.store(sleepers.len(), Ordering::SeqCst);
+            drop(sleepers);
             let is_ready = ready();
             if !is_ready {
                 park_timeout(LOOK_AGAIN);
@@ -88,7 +91,7 @@ impl Bell {
             let mut sleepers = self.lock();
             if let Some(place) = sleepers.iter().position(|thread| thread.id() == current().id()) {
                 sleepers.swap_remove(place);
-                self.count.fetch_sub(1, Ordering::SeqCst);
+                self.count.store(sleepers.len(), Ordering::SeqCst);
             }
             drop(sleepers);
             if is_ready || ready() {
@@ -101,8 +104,11 @@ impl Bell {
     fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) > 0 {
-            let sleepers = std::mem::take(&mut *self.lock());
-            self.count.fetch_sub(sleepers.len(), Ordering::SeqCst);
+            let mut list = self.lock();
+            self.count.store(0, Ordering::SeqCst);
+            let sleepers = std::mem::take(&mut *list);
+            // Who wakes takes the lock again.
+            drop(list);
             sleepers.iter().for_each(Thread::unpark);
         }
     }
