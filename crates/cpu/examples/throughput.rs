@@ -82,7 +82,7 @@ fn program(backend: &CpuBackend, key: &WeightKey, dtype: DType, rows: usize, tok
         cache: None,
     };
     let calls = match input {
-        Elem::Q8 => vec![call(Op::Quantize, hidden, x, vec![]), call(matmul, x, y, vec![0])],
+        to if to.is_rounded() => vec![call(Op::Quantize(to), hidden, x, vec![]), call(matmul, x, y, vec![0])],
         _ => vec![call(matmul, hidden, y, vec![0])],
     };
     Program {

@@ -87,7 +87,7 @@ impl CpuBackend {
             rows: table::rows(isa),
             meeting: team.meeting(),
             team,
-            bench: Bench::new(),
+            bench: Bench::new()?,
             weights: HashMap::new(),
             weight_bytes: 0,
             caches: Caches::empty()?,
@@ -184,7 +184,7 @@ impl Backend for CpuBackend {
         let stage = Stage {
             team: &mut self.team,
             meeting: &self.meeting,
-            bench: &self.bench,
+            bench: &mut self.bench,
             arena: &mut self.arena,
             caches: &mut self.caches,
             profiling: self.profiling,
@@ -205,7 +205,7 @@ impl Backend for CpuBackend {
                     let words = bytes[..operand.cols * 4].chunks_exact(4);
                     into.extend(words.map(|b| float(b).to_bits().cast_signed() as f32));
                 }
-                Elem::Q8 => into.extend(ops::quantize::decode(bytes, operand.cols)),
+                from => into.extend(ops::quantize::decode(bytes, from, operand.cols)),
             }
         }
     }

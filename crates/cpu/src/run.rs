@@ -48,32 +48,45 @@ impl Compiled {
 
 /// The members' working memory.
 pub(crate) struct Bench {
-    members: Vec<UnsafeCell<Scratch>>,
+    members: Places,
+    common: Buffer<f32>,
     size: ScratchNeed,
 }
 
+/// A place for each member.
+struct Places(Vec<UnsafeCell<Scratch>>);
+
 // SAFETY: member i alone uses entry i while a step runs.
-unsafe impl Sync for Bench {}
+unsafe impl Sync for Places {}
+
+impl Places {
+    fn of(&self, member: usize) -> *mut Scratch {
+        self.0[member].get()
+    }
+}
 
 impl Bench {
-    pub fn new() -> Bench {
-        Bench { members: Vec::new(), size: ScratchNeed::default() }
+    pub fn new() -> Result<Bench, BackendError> {
+        let common = Buffer::zeroed(0, "working memory")?;
+        Ok(Bench { members: Places(Vec::new()), common, size: ScratchNeed::default() })
     }
 
     /// Grows every member's memory to at least this.
     pub fn grow(&mut self, members: usize, need: ScratchNeed) -> Result<(), BackendError> {
         let size = self.size.or(need);
-        if size == self.size && self.members.len() == members {
+        let places = &mut self.members.0;
+        if size == self.size && places.len() == members {
             return Ok(());
         }
-        self.members.clear();
+        places.clear();
         for _ in 0..members {
-            self.members.push(UnsafeCell::new(Scratch {
+            places.push(UnsafeCell::new(Scratch {
                 floats: Buffer::zeroed(size.floats, "working memory")?,
                 words: Buffer::zeroed(size.words, "working memory")?,
                 bytes: Buffer::zeroed(size.bytes, "working memory")?,
             }));
         }
+        self.common = Buffer::zeroed(size.common, "working memory")?;
         self.size = size;
         Ok(())
     }
@@ -83,7 +96,7 @@ impl Bench {
 pub(crate) struct Stage<'a> {
     pub team: &'a mut Team,
     pub meeting: &'a Meeting,
-    pub bench: &'a Bench,
+    pub bench: &'a mut Bench,
     pub arena: &'a mut Buffer<u8>,
     pub caches: &'a mut Caches,
     pub profiling: bool,
@@ -103,13 +116,15 @@ impl Compiled {
         let turns = &self.turns;
         let arena = Shared::new(stage.arena);
         let caches = stage.caches.views();
-        let (kernels, counters, bench) = (&self.kernels, &self.counters, stage.bench);
+        let (kernels, counters) = (&self.kernels, &self.counters);
+        let Bench { members: places, common, .. } = stage.bench;
+        let (places, common) = (&*places, Shared::new(common));
         let times = Times(UnsafeCell::new(&mut self.times));
         let times = stage.profiling.then_some(&times);
         let meeting = stage.meeting;
         stage.team.run(&|member| {
             // SAFETY: only this member uses this entry.
-            let scratch = unsafe { &mut *bench.members[member].get() };
+            let scratch = unsafe { &mut *places.of(member) };
             for (index, (kernel, counters)) in kernels.iter().zip(counters).enumerate() {
                 let turn = turns[index];
                 let begin = (member == 0 && times.is_some()).then(Instant::now);
@@ -118,7 +133,7 @@ impl Compiled {
                 }
                 let members = if turn.is_alone { 1 } else { members };
                 if member < members {
-                    let cx = Cx { member, members, step, caches: &caches, arena, meeting, counters };
+                    let cx = Cx { member, members, step, caches: &caches, arena, common, meeting, counters };
                     kernel.run(&cx, scratch);
                 }
                 if let (Some(begin), Some(times)) = (begin, times) {

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
-use mambo_kernel::{Elem, Operand, Q8_BLOCK, Q8_BLOCK_BYTES};
+use mambo_kernel::{BF16_GROUP, Elem, Operand, Q8_BLOCK, Q8_BLOCK_BYTES};
 
 use crate::memory::{Buffer, Plain};
 
@@ -95,7 +95,7 @@ impl<'a> View<'a> {
 
     fn of(start: *mut u8, len: usize, offset: usize, operand: &Operand, rows: usize) -> Self {
         let (elem, cols, stride_bytes) = (operand.elem, operand.cols, operand.stride_bytes);
-        let row_bytes = if elem == Elem::Q8 { elem.row_bytes(cols) } else { 4 * cols };
+        let row_bytes = if elem.is_rounded() { elem.row_bytes(cols) } else { 4 * cols };
         let end = if rows == 0 { offset } else { offset + (rows - 1) * stride_bytes + row_bytes };
         assert!(end <= len, "operand at {offset} ends at {end}, beyond the {len} bytes there are");
         assert!(offset.is_multiple_of(4) && stride_bytes.is_multiple_of(4), "operand is not aligned");
@@ -149,6 +149,18 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::Q8).cast(), blocks) }
     }
 
+    /// Pairs of bf16 in a row.
+    fn pairs(&self) -> usize {
+        self.cols.div_ceil(BF16_GROUP) * BF16_GROUP / 2
+    }
+
+    /// A row of pairs of bf16.
+    #[inline(always)]
+    pub fn pair_row(&self, row: usize) -> &'a [i32] {
+        // SAFETY: as above; rows start on a multiple of four bytes and have whole groups.
+        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::BF16).cast(), self.pairs()) }
+    }
+
     /// Columns of a row of floats, to write.
     ///
     /// # Safety
@@ -172,6 +184,21 @@ impl<'a> View<'a> {
     pub unsafe fn index_row_mut(&self, row: usize) -> &'a mut [u32] {
         // SAFETY: in bounds; the caller vouches for the rest.
         unsafe { std::slice::from_raw_parts_mut(self.row_start(row, Elem::I32).cast(), self.cols) }
+    }
+
+    /// Up to `count` pairs of bf16 of a row from `first` on, to write.
+    ///
+    /// # Safety
+    /// As for [`View::cols_mut`].
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn pairs_mut(&self, row: usize, first: usize, count: usize) -> &'a mut [i32] {
+        let pairs = self.pairs();
+        assert!(first <= pairs, "pairs outside the operand");
+        // SAFETY: in bounds; the caller vouches for the rest.
+        unsafe {
+            let start = self.row_start(row, Elem::BF16).cast::<i32>().add(first);
+            std::slice::from_raw_parts_mut(start, count.min(pairs - first))
+        }
     }
 
     /// Up to `count` 8-bit blocks of a row from `first` on, to write.

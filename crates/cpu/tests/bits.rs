@@ -151,8 +151,8 @@ fn run_scaled(case: &Case, isa: Isa, threads: usize, scales: &[f32]) -> Vec<u32>
         let ty = ValueType::i32(Rows::WANTED, 1);
         inputs.push(Operand { place: Place::Wanted, ..hidden(0, ty, 4) });
     }
-    if elem == Elem::Q8 {
-        inputs[0] = build.call(Op::Quantize, &inputs[..1], &[], None)[0];
+    if elem.is_rounded() {
+        inputs[0] = build.call(Op::Quantize(elem), &inputs[..1], &[], None)[0];
     }
     let weights: Vec<&CaseWeight> = case.weights.iter().collect();
     build.scales = scales.to_vec();

@@ -85,7 +85,7 @@ fn check_parameters(op: &Op) -> Result<(), String> {
         }
         Op::MoeMatmul { experts, top_k, out, .. } => check_sizes(&[*experts, *top_k, *out]),
         Op::MoeCombine { top_k, .. } => check_sizes(&[*top_k]),
-        Op::Quantize => Err("quantize is inserted by lowering and never stands in a graph".to_string()),
+        Op::Quantize(_) => Err("quantize is inserted by lowering and never stands in a graph".to_string()),
         Op::Embed | Op::Add | Op::Relu2 | Op::Concat | Op::SsmDt | Op::GatherRows => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use mambo_kernel::{CacheKind, Elem, Op, OpKind, ValueType};
+use mambo_kernel::{CacheKind, Op, OpKind, ValueType};
 
 use crate::error::GraphError;
 use crate::graph::{Graph, Node, ValueId};
@@ -224,7 +224,7 @@ fn check_outputs(graph: &Graph) -> Result<(), GraphError> {
                 let place = format!("output `{name}`");
                 return Err(GraphError::Undefined { place, what: value.to_string() });
             }
-            Some(t) if t.elem == Elem::Q8 => {
+            Some(t) if t.elem.is_rounded() => {
                 return fail(format!("is {t}, which is a kernel's own business; name what it was made of"));
             }
             Some(_) => {}

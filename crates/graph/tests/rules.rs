@@ -4,7 +4,7 @@ mod hybrid;
 
 use expect_test::expect;
 use mambo_graph::{Graph, GraphBuilder, Input, ValueId};
-use mambo_kernel::{AttentionDims, Epilogue, Op};
+use mambo_kernel::{AttentionDims, Elem, Epilogue, Op};
 
 /// The verifier's message after one edit of a valid graph.
 fn broken(edit: impl FnOnce(&mut Graph)) -> String {
@@ -101,7 +101,7 @@ fn the_builder_refuses_where_the_mistake_is_made() {
         fail(Op::Attention(attention), &[x, x, x], &[], Some(layer)),
         fail(Op::GatherRows, &[x, ids], &[], None),
         fail(Op::RmsNorm { eps: f32::NAN }, &[x], &[w], None),
-        fail(Op::Quantize, &[x], &[], None),
+        fail(Op::Quantize(Elem::Q8), &[x], &[], None),
     ];
     expect![[r#"
         node `here`: weight `w` has shape [4, 8], port `weight` needs [5, 8] (0 is free); correct the size in the model's description or the declared shape

@@ -40,7 +40,7 @@ impl Op {
             Op::Embed => Ok(vec![ValueType::f32(x.rows, table_cols)]),
             Op::RmsNorm { .. } | Op::Relu2 | Op::SsmDt => Ok(vec![x]),
             Op::GatherRows => Ok(vec![ValueType { rows: Rows::WANTED, ..x }]),
-            Op::Quantize => Ok(vec![ValueType { elem: Elem::Q8, ..x }]),
+            Op::Quantize(elem) => Ok(vec![ValueType { elem, ..x }]),
             Op::Matmul { out, epilogue } => {
                 let y = ValueType::f32(x.rows, out);
                 if epilogue == Epilogue::Residual {

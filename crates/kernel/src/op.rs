@@ -3,7 +3,7 @@
 //! An op says *what* is computed. The formula, the reference and the hard cases of each stand in
 //! `ops/<name>.rs`; how a backend computes it is the backend's business.
 
-use crate::value::ValueType;
+use crate::value::{Elem, ValueType};
 
 /// Sizes of one Mamba-2 mixer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -158,8 +158,8 @@ pub enum Op {
     },
     /// The rows of the input whose logits are wanted.
     GatherRows,
-    /// f32 rows to 8-bit rows; inserted by lowering where a kernel reads them.
-    Quantize,
+    /// f32 rows to rows of a rounded type; inserted by lowering where a kernel reads them.
+    Quantize(Elem),
 }
 
 /// An [`Op`] without its parameters: the key of contracts and kernel rows.
@@ -277,7 +277,7 @@ impl Op {
             Op::MoeMatmul { .. } => OpKind::MoeMatmul,
             Op::MoeCombine { .. } => OpKind::MoeCombine,
             Op::GatherRows => OpKind::GatherRows,
-            Op::Quantize => OpKind::Quantize,
+            Op::Quantize(_) => OpKind::Quantize,
         }
     }
 
@@ -287,7 +287,7 @@ impl Op {
             Op::Matmul { epilogue: Epilogue::Residual, .. } => 2,
             Op::MoeCombine { residual, .. } => 2 + usize::from(*residual),
             Op::Embed | Op::RmsNorm { .. } | Op::Matmul { .. } | Op::Relu2 | Op::Split { .. } => 1,
-            Op::SsmConv(_) | Op::SsmDt | Op::SsmStep { .. } | Op::MoeRoute(_) | Op::Quantize => 1,
+            Op::SsmConv(_) | Op::SsmDt | Op::SsmStep { .. } | Op::MoeRoute(_) | Op::Quantize(_) => 1,
             Op::Add | Op::Concat | Op::SsmScan(_) | Op::GatedGroupNorm { .. } => 2,
             Op::MoeMatmul { .. } | Op::GatherRows => 2,
             Op::Attention(_) => 3,

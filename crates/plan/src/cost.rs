@@ -73,6 +73,7 @@ fn operand_bytes(operand: &Operand, context: &CostContext) -> f64 {
     let bytes_per_value = match operand.elem {
         Elem::F32 | Elem::I32 => 4.0,
         Elem::Q8 => Q8_BLOCK_BYTES as f64 / Q8_BLOCK as f64,
+        Elem::BF16 => 2.0,
     };
     rows(operand, context) * operand.cols as f64 * bytes_per_value
 }
@@ -149,7 +150,7 @@ fn flops(call: &Call, context: &CostContext) -> f64 {
         Op::RmsNorm { .. } => elements * NORM_FLOPS,
         Op::GatedGroupNorm { .. } => elements * NORM_FLOPS * 2.0,
         Op::MoeRoute(r) => out_rows * (r.experts * 4) as f64,
-        Op::Add | Op::Relu2 | Op::SsmDt | Op::Quantize => elements * 2.0,
+        Op::Add | Op::Relu2 | Op::SsmDt | Op::Quantize(_) => elements * 2.0,
         Op::Embed | Op::Split { .. } | Op::Concat | Op::GatherRows => 0.0,
     }
 }

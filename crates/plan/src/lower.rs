@@ -93,7 +93,7 @@ struct Lowering<'a> {
     options: &'a LowerOptions<'a>,
     buffers: Vec<Interval>,
     views: HashMap<ValueId, View>,
-    quantized: HashMap<ValueId, View>,
+    quantized: HashMap<(ValueId, Elem), View>,
     producers: HashMap<ValueId, &'a str>,
     drafts: Vec<Draft>,
     weights: Vec<WeightKey>,
@@ -139,7 +139,7 @@ impl<'a> Lowering<'a> {
         let mut inputs: Vec<View> = node.inputs.iter().map(|v| self.views[v]).collect();
         if row.input != input.elem {
             inputs[0] = match (row.input, input.elem) {
-                (Elem::Q8, Elem::F32) => self.quantize(node.inputs[0], input)?,
+                (to, Elem::F32) if to.is_rounded() => self.quantize(node.inputs[0], input, to)?,
                 _ => {
                     return Err(PlanError::Element {
                         kernel: row.name.clone(),
@@ -172,28 +172,28 @@ impl<'a> Lowering<'a> {
         self.views.insert(node.outputs[0], view);
     }
 
-    /// The 8-bit form of a value, made once before its first reader.
-    fn quantize(&mut self, value: ValueId, value_type: ValueType) -> Result<View, PlanError> {
-        if let Some(view) = self.quantized.get(&value) {
+    /// The rounded form of a value, made once before its first reader.
+    fn quantize(&mut self, value: ValueId, value_type: ValueType, to: Elem) -> Result<View, PlanError> {
+        if let Some(view) = self.quantized.get(&(value, to)) {
             return Ok(*view);
         }
-        let label = format!("{}.q8", self.producers.get(&value).copied().unwrap_or("hidden"));
-        let output = ValueType { elem: Elem::Q8, ..value_type };
+        let label = format!("{}.{}", self.producers.get(&value).copied().unwrap_or("hidden"), to.name());
+        let output = ValueType { elem: to, ..value_type };
         let site = Site {
-            op: &Op::Quantize,
+            op: &Op::Quantize(to),
             phase: self.options.phase,
             weight_types: &[],
             input_cols: value_type.cols,
         };
         let kernel = self.kernels.choose(&site).ok_or_else(|| {
             let types = format!("{value_type} -> {output}");
-            self.no_kernel(&Op::Quantize, &label, types)
+            self.no_kernel(&Op::Quantize(to), &label, types)
         })?;
         let inputs = vec![self.views[&value]];
-        let (op, outputs, weights) = (Op::Quantize, Vec::new(), Vec::new());
+        let (op, outputs, weights) = (Op::Quantize(to), Vec::new(), Vec::new());
         let view =
             self.call(Draft { op, kernel, label, inputs, outputs, weights, cache: None }, &[output])[0];
-        self.quantized.insert(value, view);
+        self.quantized.insert((value, to), view);
         Ok(view)
     }
 

@@ -118,7 +118,7 @@ fn one_quantize_serves_all_readers_of_a_value() {
     let kernels = Kernels { backend: fake::NAME, rows: &rows };
     let program = lower(&graph, &kernels, &options(Phase::Decode)).unwrap();
     let q8: Vec<_> =
-        program.calls.iter().filter(|c| c.op == Op::Quantize).map(|c| c.label.as_str()).collect();
+        program.calls.iter().filter(|c| c.op == Op::Quantize(Elem::Q8)).map(|c| c.label.as_str()).collect();
     assert_eq!(q8.iter().filter(|label| **label == "layers.1.norm.q8").count(), 1);
     let at = program.calls.iter().position(|c| c.label == "layers.1.norm.q8").unwrap();
     assert_eq!(program.calls[at + 1].label, "layers.1.q_proj");

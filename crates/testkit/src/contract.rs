@@ -154,21 +154,19 @@ fn compare(got: &Outputs, want: &Outputs, tolerance: f32, case: &Case) -> Result
     Ok(())
 }
 
-/// What the reference computes for a case, on the values an 8-bit kernel really sees.
+/// What the reference computes for a case, on the values that a kernel really sees.
 fn reference_outputs(case: &Case, input: Elem) -> Result<(Outputs, Vec<Vec<f32>>), String> {
     let mut case = case.clone();
     let cols = case.inputs[0].ty.cols;
-    let rounded = |values: &Vec<f32>| -> Vec<f32> {
-        values
-            .chunks(cols)
-            .flat_map(|row| ops::quantize::decode(&ops::quantize::reference(row), cols))
-            .collect()
+    let rounded = |to: Elem| -> Vec<Vec<f32>> {
+        let row = |row| ops::quantize::decode(&ops::quantize::reference(row, to), to, cols);
+        case.inputs[0].sequences.iter().map(|values| values.chunks(cols).flat_map(row).collect()).collect()
     };
-    if case.op == Op::Quantize {
-        return Ok((vec![case.inputs[0].sequences.iter().map(rounded).collect()], Vec::new()));
+    if let Op::Quantize(to) = case.op {
+        return Ok((vec![rounded(to)], Vec::new()));
     }
-    if input == Elem::Q8 {
-        case.inputs[0].sequences = case.inputs[0].sequences.iter().map(rounded).collect();
+    if input.is_rounded() {
+        case.inputs[0].sequences = rounded(input);
     }
     if let Op::SsmStep { dims, eps } = case.op {
         return Ok((vec![step_by_parts(&case, dims, eps)?], Vec::new()));
@@ -412,7 +410,7 @@ fn gather_inputs(setup: &Setup, case: &Case, segments: &[Segment]) -> (Vec<f32>,
                         let at =
                             (offset + (segment.first_row as usize * times + i) * operand.stride_bytes) / 4;
                         let packed: Vec<f32> = match operand.elem {
-                            Elem::Q8 => ops::quantize::reference(row)
+                            to if to.is_rounded() => ops::quantize::reference(row, to)
                                 .chunks_exact(4)
                                 .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
                                 .collect(),

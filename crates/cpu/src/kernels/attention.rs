@@ -1,21 +1,26 @@
 //! `attention`: appends k and v to the pages, then `y = Σ_s softmax_s(q·k_s/√d)·v_s` over all positions up
-//! to the row's own, key block by key block from the sequence's start.
+//! to the row's own.
 //!
-//! First phase: an item is a key head of a segment. Second phase: an item is a block of queries (rows
-//! times query heads) that share a key head. Pages are widened to f32 once per item. Bytes: the pages
-//! once per item; FLOPs: 4 per query, position and channel.
+//! Positions are taken in stretches of a fixed length: key block by key block within one, and one stretch
+//! after the other into the total. So it makes no difference who computes a stretch, and members can share
+//! a few queries over a long past (`attention_split.rs`). Otherwise an item is a block of queries (rows
+//! times query heads) that share a key head, with all of its past. Pages are widened to f32 once per item.
+//! Bytes: the pages once per item; FLOPs: 4 per query, position and channel.
 #![allow(unsafe_code)]
 
 use mambo_kernel::{AttentionDims, Operand, PAGE_TOKENS, Segment};
 
-use super::attention_block::{Block, Running, SHARED, finish};
+use super::attention_block::{Block, Running, SHARED, Total, finish};
+use super::attention_split::Split;
 use super::kv_page::Half;
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::shared::View;
 use crate::simd::{Simd, part, part_mut, vectors};
 
 /// Most queries of an item.
-const QUERIES: usize = 32;
+pub(super) const QUERIES: usize = 32;
+/// Pages of a stretch.
+const STRETCH_PAGES: usize = 8;
 
 pub(crate) struct Attention {
     pub q: Operand,
@@ -26,11 +31,38 @@ pub(crate) struct Attention {
     pub layer: usize,
 }
 
-/// Queries of one key head: query `i` is head `i mod share` of row `i / share`.
-struct Queries {
-    kv_head: usize,
-    first: usize,
-    count: usize,
+/// Queries of a segment that share a key head: query `i` is head `i mod share` of row `i / share`.
+pub(super) struct Queries<'a> {
+    pub segment: &'a Segment,
+    pub kv_head: usize,
+    pub first: usize,
+    pub count: usize,
+}
+
+/// Working memory of an item.
+struct Room<'a> {
+    keys: &'a mut [f32],
+    values: &'a mut [f32],
+    /// Scaled queries.
+    queries: &'a mut [f32],
+    /// Weighted values of the running stretch.
+    sums: &'a mut [f32],
+    /// The same of all before it.
+    totals: &'a mut [f32],
+}
+
+impl<'a> Room<'a> {
+    fn of(floats: &'a mut [f32], head_dim: usize) -> Room<'a> {
+        let (keys, rest) = floats.split_at_mut(PAGE_TOKENS * head_dim);
+        let (values, rest) = rest.split_at_mut(PAGE_TOKENS * head_dim);
+        let (queries, rest) = rest.split_at_mut(QUERIES * head_dim);
+        let (sums, rest) = rest.split_at_mut(QUERIES * head_dim);
+        Room { keys, values, queries, sums, totals: &mut rest[..QUERIES * head_dim] }
+    }
+
+    fn floats(head_dim: usize) -> usize {
+        (2 * PAGE_TOKENS + 3 * QUERIES) * head_dim
+    }
 }
 
 impl Attention {
@@ -60,43 +92,75 @@ impl Attention {
         }
     }
 
-    /// Computes a block of queries.
+    /// Query heads of a key head.
     #[inline(always)]
-    fn attend<S: Simd>(&self, cx: &Cx, segment: &Segment, block: &Queries, floats: &mut [f32]) {
+    pub(super) fn share(&self) -> usize {
+        self.dims.q_heads / self.dims.kv_heads
+    }
+
+    /// Step row and first column of a query.
+    #[inline(always)]
+    pub(super) fn place(&self, block: &Queries, i: usize) -> (usize, usize) {
+        let (share, at) = (self.share(), block.first + i);
+        (
+            block.segment.first_row as usize + at / share,
+            (block.kv_head * share + at % share) * self.dims.head_dim,
+        )
+    }
+
+    /// Position of a query.
+    #[inline(always)]
+    fn position(&self, block: &Queries, i: usize) -> usize {
+        block.segment.position as usize + (block.first + i) / self.share()
+    }
+
+    /// Stretches that the last query of a block sees.
+    #[inline(always)]
+    pub(super) fn stretches(&self, block: &Queries) -> usize {
+        self.position(block, block.count - 1) / (STRETCH_PAGES * PAGE_TOKENS) + 1
+    }
+
+    /// Scales the queries of a block.
+    #[inline(always)]
+    fn scale_queries<S: Simd>(&self, cx: &Cx, block: &Queries, room: &mut Room) {
         let n = self.dims.head_dim;
-        let share = self.dims.q_heads / self.dims.kv_heads;
-        let (key_half, value_half) = self.halves(cx);
-        let (q, out) = (cx.view(&self.q), cx.view(&self.out));
-        let (keys, rest) = floats.split_at_mut(PAGE_TOKENS * n);
-        let (values, rest) = rest.split_at_mut(PAGE_TOKENS * n);
-        let (queries, rest) = rest.split_at_mut(QUERIES * n);
-        let sums = &mut rest[..QUERIES * n];
-        sums.fill(0.0);
-        let mut running = [Running::START; QUERIES];
-        // Row and first column of a query.
-        let place = |i: usize| {
-            let (row, head) = ((block.first + i) / share, block.kv_head * share + (block.first + i) % share);
-            (row, head * n)
-        };
+        let q = cx.view(&self.q);
         let scale = S::splat(1.0 / (n as f32).sqrt());
-        for (i, query) in queries.chunks_exact_mut(n).take(block.count).enumerate() {
-            let (row, col) = place(i);
-            let from = &q.row(segment.first_row as usize + row)[col..col + n];
+        for (i, query) in room.queries.chunks_exact_mut(n).take(block.count).enumerate() {
+            let (row, col) = self.place(block, i);
+            let from = &q.row(row)[col..col + n];
             for v in 0..vectors(n) {
                 S::store_part(S::mul(S::load_part(part(from, v)), scale), part_mut(query, v));
             }
         }
-        let position = |i: usize| segment.position as usize + place(i).0;
-        let pages = &cx.step.pages[segment.first_page as usize..];
-        for (index, &page) in pages[..=position(block.count - 1) / PAGE_TOKENS].iter().enumerate() {
+    }
+
+    /// One stretch of the past of scaled queries, into the room's sums.
+    #[inline(always)]
+    fn stretch<S: Simd>(
+        &self,
+        cx: &Cx,
+        block: &Queries,
+        stretch: usize,
+        room: &mut Room,
+    ) -> [Running; QUERIES] {
+        let n = self.dims.head_dim;
+        let (key_half, value_half) = self.halves(cx);
+        let Room { keys, values, queries, sums, .. } = room;
+        sums.fill(0.0);
+        let mut running = [Running::START; QUERIES];
+        let last = self.position(block, block.count - 1) / PAGE_TOKENS;
+        let first = stretch * STRETCH_PAGES;
+        for index in first..(first + STRETCH_PAGES).min(last + 1) {
+            let page = cx.step.pages[block.segment.first_page as usize + index] as usize;
             // SAFETY: pages were written before the barrier.
-            let stored = unsafe { cx.caches.page(self.layer, &self.dims, page as usize, block.kv_head) };
+            let stored = unsafe { cx.caches.page(self.layer, &self.dims, page, block.kv_head) };
             key_half.widen_keys::<S>(stored.0, keys);
             value_half.widen_values::<S>(stored.1, values);
             let key_block = Block { keys, values, head_dim: n };
             let start = index * PAGE_TOKENS;
-            let seen = |i: usize| (position(i) + 1).saturating_sub(start).min(PAGE_TOKENS);
-            // Queries stand in order of position: those before this block come first.
+            let seen = |i: usize| (self.position(block, i) + 1).saturating_sub(start).min(PAGE_TOKENS);
+            // Queries stand in order of position: those before this page come first.
             let mut i = (0..block.count).find(|&i| seen(i) > 0).unwrap_or(block.count);
             while i + SHARED <= block.count {
                 let seen: [usize; SHARED] = std::array::from_fn(|j| seen(i + j));
@@ -117,12 +181,63 @@ impl Attention {
                 );
             }
         }
-        for (i, sums) in sums.chunks_exact(n).take(block.count).enumerate() {
-            let (row, col) = place(i);
-            // SAFETY: a head of a row belongs to one item.
-            let out = unsafe { out.cols_mut(segment.first_row as usize + row, col..col + n) };
-            finish::<S>(sums, running[i].sum, out);
+        running
+    }
+
+    /// Computes a block of queries.
+    #[inline(always)]
+    fn attend<S: Simd>(&self, cx: &Cx, block: &Queries, floats: &mut [f32]) {
+        let n = self.dims.head_dim;
+        let mut room = Room::of(floats, n);
+        self.scale_queries::<S>(cx, block, &mut room);
+        room.totals.fill(0.0);
+        let mut totals = [Running::START; QUERIES];
+        for stretch in 0..self.stretches(block) {
+            let running = self.stretch::<S>(cx, block, stretch, &mut room);
+            for (i, sums) in room.totals.chunks_exact_mut(n).take(block.count).enumerate() {
+                let mut total = Total { running: &mut totals[i], sums };
+                total.add::<S>(running[i], &room.sums[i * n..(i + 1) * n]);
+            }
         }
+        let out = cx.view(&self.out);
+        for (i, sums) in room.totals.chunks_exact(n).take(block.count).enumerate() {
+            let (row, col) = self.place(block, i);
+            // SAFETY: a head of a row belongs to one item.
+            finish::<S>(sums, totals[i].sum, unsafe { out.cols_mut(row, col..col + n) });
+        }
+    }
+
+    /// Computes one stretch of a block of queries and hands each query's share on.
+    #[inline(always)]
+    pub(super) fn attend_stretch<S: Simd>(
+        &self,
+        cx: &Cx,
+        block: &Queries,
+        stretch: usize,
+        floats: &mut [f32],
+        mut take: impl FnMut(usize, Running, &[f32]),
+    ) {
+        let n = self.dims.head_dim;
+        let mut room = Room::of(floats, n);
+        self.scale_queries::<S>(cx, block, &mut room);
+        let running = self.stretch::<S>(cx, block, stretch, &mut room);
+        for (i, sums) in room.sums.chunks_exact(n).take(block.count).enumerate() {
+            take(i, running[i], sums);
+        }
+    }
+
+    /// The blocks of up to `size` queries that a segment has, all of a key head's after each other.
+    #[inline(always)]
+    pub(super) fn block<'a>(&self, segment: &'a Segment, size: usize, item: usize) -> Queries<'a> {
+        let (count, blocks) = (segment.rows as usize * self.share(), self.blocks(segment, size));
+        let first = item % blocks * size;
+        Queries { segment, kv_head: item / blocks, first, count: size.min(count - first) }
+    }
+
+    /// How many blocks a key head has in a segment.
+    #[inline(always)]
+    pub(super) fn blocks(&self, segment: &Segment, size: usize) -> usize {
+        (segment.rows as usize * self.share()).div_ceil(size)
     }
 }
 
@@ -136,27 +251,27 @@ impl Work for Attention {
             self.append::<S>(cx, &segments[item / kv_heads], item % kv_heads, &k, &v);
         }
         cx.barrier();
-        let share = self.dims.q_heads / kv_heads;
+        if let Some(split) = Split::of(self, cx, k.rows()) {
+            return split.work::<S>(cx, &mut scratch.floats);
+        }
         let total = k.rows() * self.dims.q_heads;
         let size = total.div_ceil(cx.members).next_multiple_of(SHARED).min(QUERIES);
-        let blocks = |segment: &Segment| (segment.rows as usize * share).div_ceil(size);
-        let items = segments.iter().map(|s| blocks(s) * kv_heads).sum();
+        let items_of = |segment: &Segment| self.blocks(segment, size) * kv_heads;
         let (mut segment, mut first_item) = (0, 0);
-        while let Some(item) = cx.next(1, items) {
+        while let Some(item) = cx.next(1, segments.iter().map(items_of).sum()) {
             // Items come in ascending order: walk on to the segment that has this one.
-            while item >= first_item + blocks(&segments[segment]) * kv_heads {
-                first_item += blocks(&segments[segment]) * kv_heads;
+            while item >= first_item + items_of(&segments[segment]) {
+                first_item += items_of(&segments[segment]);
                 segment += 1;
             }
-            let own = &segments[segment];
-            let (kv_head, block) = ((item - first_item) / blocks(own), (item - first_item) % blocks(own));
-            let first = block * size;
-            let count = size.min(own.rows as usize * share - first);
-            self.attend::<S>(cx, own, &Queries { kv_head, first, count }, &mut scratch.floats);
+            let block = self.block(&segments[segment], size, item - first_item);
+            self.attend::<S>(cx, &block, &mut scratch.floats);
         }
     }
 
     fn scratch(&self, _: usize) -> ScratchNeed {
-        ScratchNeed { floats: 2 * (PAGE_TOKENS + QUERIES) * self.dims.head_dim, ..ScratchNeed::default() }
+        let head_dim = self.dims.head_dim;
+        let (floats, common) = (Room::floats(head_dim), Split::floats(head_dim));
+        ScratchNeed { floats, common, ..ScratchNeed::default() }
     }
 }

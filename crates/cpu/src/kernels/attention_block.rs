@@ -152,6 +152,28 @@ fn soften<S: Simd>(
     kept
 }
 
+/// A query's stretches so far.
+pub(super) struct Total<'a> {
+    pub running: &'a mut Running,
+    /// Weighted values, by the shares that the maximum so far gives.
+    pub sums: &'a mut [f32],
+}
+
+impl Total<'_> {
+    /// Takes the next stretch in. The first one is taken as it is, to the bit.
+    #[inline(always)]
+    pub fn add<S: Simd>(&mut self, next: Running, sums: &[f32]) {
+        let max = self.running.max.max(next.max);
+        let (kept, taken) = (S::exp1(self.running.max - max), S::exp1(next.max - max));
+        for v in 0..vectors(sums.len()) {
+            let old = S::mul(S::splat(kept), S::load_part(part(self.sums, v)));
+            let new = S::fma(S::splat(taken), S::load_part(part(sums, v)), old);
+            S::store_part(new, part_mut(self.sums, v));
+        }
+        *self.running = Running { max, sum: self.running.sum * kept + next.sum * taken };
+    }
+}
+
 /// Divides the sums by the softmax's total.
 #[inline(always)]
 pub(super) fn finish<S: Simd>(sums: &[f32], total: f32, out: &mut [f32]) {

@@ -6,6 +6,7 @@
 
 mod attention;
 mod attention_block;
+mod attention_split;
 mod copy;
 mod embed;
 mod gated_group_norm;
@@ -48,6 +49,8 @@ pub(crate) struct Cx<'a> {
     pub caches: &'a CacheViews<'a>,
     /// Activations.
     pub arena: Shared<'a, u8>,
+    /// Working memory that members share within a call.
+    pub common: Shared<'a, f32>,
     /// The team's barrier.
     pub meeting: &'a Meeting,
     /// Counters of the running call, one per phase.
@@ -98,7 +101,7 @@ pub(crate) struct Scratch {
     pub bytes: Buffer<u8>,
 }
 
-/// Working memory a kernel needs per member.
+/// Working memory a kernel needs, per member and in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ScratchNeed {
     /// Floats.
@@ -107,6 +110,8 @@ pub(crate) struct ScratchNeed {
     pub words: usize,
     /// Bytes.
     pub bytes: usize,
+    /// Floats that members share.
+    pub common: usize,
 }
 
 impl ScratchNeed {
@@ -116,6 +121,7 @@ impl ScratchNeed {
             floats: self.floats.max(other.floats),
             words: self.words.max(other.words),
             bytes: self.bytes.max(other.bytes),
+            common: self.common.max(other.common),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! `quantize`: f32 rows to 8-bit rows. Per 32 values `scale = amax/127`, `code = round(x·127/amax)`.
+//! `quantize`: f32 rows to 8-bit rows, per 32 values `scale = amax/127`, `code = round(x·127/amax)`, or to
+//! pairs of bf16.
 //!
-//! An item is some blocks of a row. Bytes: 4 in and 1.375 out per value.
+//! An item is some blocks of a row. Bytes: 4 in and 1.375 or 2 out per value.
 #![allow(unsafe_code)]
 
 use mambo_kernel::{Operand, Q8_BLOCK};
@@ -8,6 +9,7 @@ use mambo_kernel::{Operand, Q8_BLOCK};
 use super::{Cx, Scratch, Work};
 use crate::shared::Q8Block;
 use crate::simd::{LANES, Simd};
+use crate::stored::store_bf16;
 
 /// Blocks of an item: enough to be worth taking.
 const BLOCKS: usize = 64;
@@ -56,6 +58,32 @@ impl Work for Quantize {
             let blocks = unsafe { out.q8_blocks_mut(row, first, BLOCKS) };
             for (values, out) in values.zip(blocks) {
                 quantize_block::<S>(values, out);
+            }
+        }
+    }
+}
+
+pub(crate) struct RoundPairs {
+    pub x: Operand,
+    pub out: Operand,
+}
+
+impl Work for RoundPairs {
+    #[inline(always)]
+    fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
+        let (x, out) = (cx.view(&self.x), cx.view(&self.out));
+        const VALUES: usize = BLOCKS * Q8_BLOCK;
+        let items = x.cols().div_ceil(VALUES);
+        for item in cx.own(x.rows() * items) {
+            let (row, first) = (item / items, item % items * VALUES);
+            let values = x.row(row)[first..].chunks(LANES);
+            // SAFETY: these pairs of the row belong to one item.
+            let pairs = unsafe { out.pairs_mut(row, first / 2, VALUES / 2) };
+            for (values, out) in values.zip(pairs.chunks_mut(LANES / 2)) {
+                let mut rounded = [0; 2 * LANES];
+                store_bf16::<S>(S::load_part(values), &mut rounded);
+                let words: [i32; LANES / 2] = bytemuck::cast(rounded);
+                out.copy_from_slice(&words[..out.len()]);
             }
         }
     }

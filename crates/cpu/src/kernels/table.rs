@@ -14,7 +14,7 @@ use super::moe_combine::MoeCombine;
 use super::moe_matmul::{self, MoeMatmulCall};
 use super::moe_route::{MAX_GROUPS, MoeRoute};
 use super::pointwise::{Add, Relu2};
-use super::quantize::Quantize;
+use super::quantize::{Quantize, RoundPairs};
 use super::rms_norm::RmsNorm;
 use super::ssm_conv::{Filter, MAX_TAPS, SsmConv};
 use super::ssm_dt::SsmDt;
@@ -147,7 +147,8 @@ pub(crate) fn prepare(isa: Isa, call: &Call, w: &Ports) -> Result<Box<dyn Kernel
         Op::Add => bind(isa, Add { a: x, b: input(1), out }),
         Op::Relu2 => bind(isa, Relu2 { x, out }),
         Op::Concat => bind(isa, Concat { a: x, b: input(1), out }),
-        Op::Quantize => bind(isa, Quantize { x, out }),
+        Op::Quantize(Elem::BF16) => bind(isa, RoundPairs { x, out }),
+        Op::Quantize(_) => bind(isa, Quantize { x, out }),
         Op::GatherRows => bind(isa, GatherRows { x, wanted: input(1), out }),
         Op::GatedGroupNorm { groups, eps } => {
             let weight = w.vector(0, cols)?;

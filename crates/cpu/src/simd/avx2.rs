@@ -298,6 +298,21 @@ impl Simd for Avx2 {
         simd!([_mm256_srl_epi16(v[0], count), _mm256_srl_epi16(v[1], count)])
     }
     #[inline(always)]
+    fn wsplat(v: u16) -> Self::B {
+        simd!([_mm256_set1_epi16(v as i16); 2])
+    }
+    #[inline(always)]
+    fn lower_exponents(from: Self::B, steps: Self::B) -> Self::B {
+        let steps = Self::band(steps, Self::wsplat(15));
+        let zero = each!(_mm256_cmpeq_epi16, steps, Self::wsplat(15));
+        let lower = Self::bor(zero, Self::bshl::<7>(steps));
+        each!(_mm256_subs_epu16, from, lower)
+    }
+    #[inline(always)]
+    fn widen_pairs(pairs: Self::B) -> (Self::F, Self::F) {
+        (Self::from_bits(Self::ishl::<16>(pairs)), Self::from_bits(Self::iand(pairs, Self::isplat(-65536))))
+    }
+    #[inline(always)]
     fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B {
         let table = simd!(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())));
         simd!([_mm256_shuffle_epi8(table, index[0]), _mm256_shuffle_epi8(table, index[1])])

@@ -42,6 +42,25 @@ fn entries(table: &[[u16; 64]], index: __m512i) -> __m512i {
     })
 }
 
+/// `vdpbf16ps`. In assembly, since not every machine with this set has it: its intrinsic is not inlined into
+/// functions that do not ask for it.
+///
+/// # Safety
+/// The CPU has the instruction.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn dpbf16(mut acc: __m512, a: __m512i, b: __m512i) -> __m512 {
+    // SAFETY: it works on registers alone; the caller vouches for the CPU.
+    unsafe {
+        std::arch::asm!(
+            "vdpbf16ps {acc}, {a}, {b}",
+            acc = inout(zmm_reg) acc, a = in(zmm_reg) a, b = in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    acc
+}
+
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
@@ -274,6 +293,45 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
         Self::dot(acc, codes, x)
+    }
+
+    #[inline(always)]
+    fn wsplat(v: u16) -> Self::B {
+        simd!(_mm512_set1_epi16(v as i16))
+    }
+    #[inline(always)]
+    fn lower_exponents(from: Self::B, steps: Self::B) -> Self::B {
+        // An index has five bits, the fifth of which is none of ours: the table stands twice.
+        const TABLE: [u16; 32] = {
+            let mut table = [u16::MAX; 32];
+            let mut i = 0;
+            while i < 32 {
+                if i % 16 != 15 {
+                    table[i] = (i as u16 % 16) << 7;
+                }
+                i += 1;
+            }
+            table
+        };
+        simd!({
+            let table = _mm512_loadu_si512(TABLE.as_ptr().cast());
+            _mm512_subs_epu16(from, _mm512_permutexvar_epi16(steps, table))
+        })
+    }
+    #[inline(always)]
+    fn widen_pairs(pairs: Self::B) -> (Self::F, Self::F) {
+        simd!((
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)),
+            _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)))
+        ))
+    }
+    #[inline(always)]
+    fn has_pairs() -> bool {
+        std::arch::is_x86_feature_detected!("avx512bf16")
+    }
+    #[inline(always)]
+    fn dot_pairs(acc: Self::F, pairs: Self::B, x: i32) -> Self::F {
+        simd!(dpbf16(acc, pairs, _mm512_set1_epi32(x)))
     }
 
     #[inline(always)]

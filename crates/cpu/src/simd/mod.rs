@@ -101,6 +101,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn load_bytes(x: &[u8; 4 * LANES]) -> Self::B;
     fn store_bytes(v: Self::B, out: &mut [u8; 4 * LANES]);
     fn bsplat(v: u8) -> Self::B;
+    /// The same in every 16-bit word.
+    fn wsplat(v: u16) -> Self::B;
     /// Sums modulo 256.
     fn badd(a: Self::B, b: Self::B) -> Self::B;
     fn band(a: Self::B, b: Self::B) -> Self::B;
@@ -118,6 +120,23 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
     /// The same for codes up to 255, less `(128 − WIDE_ZERO)·Σ_b x[b]`; x above -128.
     fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
+
+    /// Of every 16-bit word: 128 times the low four bits of `steps` below `from`, and zero for fifteen.
+    fn lower_exponents(from: Self::B, steps: Self::B) -> Self::B;
+    /// The even and the odd of pairs of bf16.
+    fn widen_pairs(pairs: Self::B) -> (Self::F, Self::F);
+
+    /// Whether the machine has [`Simd::dot_pairs`].
+    #[inline(always)]
+    fn has_pairs() -> bool {
+        false
+    }
+    /// Adds the products of each lane's two bf16 with the two in `x`, the upper ones first, each sum rounded.
+    /// Numbers below the smallest normal one count as zero.
+    #[inline(always)]
+    fn dot_pairs(_acc: Self::F, _pairs: Self::B, _x: i32) -> Self::F {
+        unreachable!("asked for where `has_pairs` is false")
+    }
 
     /// Zero in every lane.
     #[inline(always)]

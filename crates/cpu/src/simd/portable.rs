@@ -235,6 +235,26 @@ impl Simd for Portable {
         shift16(v, |v| v >> N)
     }
     #[inline(always)]
+    fn wsplat(v: u16) -> Self::B {
+        shift16([0; 64], |_| v)
+    }
+    #[inline(always)]
+    fn lower_exponents(from: Self::B, steps: Self::B) -> Self::B {
+        let mut out = [0; 64];
+        for i in 0..32 {
+            let steps = u16::from(steps[2 * i] & 15);
+            let lower = u16::from_le_bytes(pair(&from, i)).saturating_sub(steps << 7);
+            let lower = if steps == 15 { 0 } else { lower };
+            out[2 * i..2 * i + 2].copy_from_slice(&lower.to_le_bytes());
+        }
+        out
+    }
+    #[inline(always)]
+    fn widen_pairs(pairs: Self::B) -> (Self::F, Self::F) {
+        let half = |i: usize| f32::from_bits(u32::from(u16::from_le_bytes(pair(&pairs, i))) << 16);
+        (std::array::from_fn(|i| half(2 * i)), std::array::from_fn(|i| half(2 * i + 1)))
+    }
+    #[inline(always)]
     fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B {
         index.map(|i| table[usize::from(i & 15)])
     }

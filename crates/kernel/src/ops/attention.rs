@@ -32,7 +32,7 @@ pub fn reference(dims: &AttentionDims, q: &[f32], keys: &[Vec<f32>], values: &[V
     out
 }
 
-/// Grouped heads, one head, odd head sizes, every pair of element types, scores flat and sharp.
+/// Grouped heads, one head, odd head sizes, every pair of element types, scores flat and sharp, and long pasts.
 pub fn cases() -> Vec<Case> {
     let mut rng = Rng(14);
     let sizes = [(4, 2, 32, 1.0), (6, 3, 20, 1.0), (1, 1, 12, 6.0), (8, 2, 64, 1.0), (5, 1, 128, 3.0)];
@@ -52,6 +52,16 @@ pub fn cases() -> Vec<Case> {
             case.kv_scale = KvScale { k: 0.013, v: 0.37 };
             cases.push(case);
         }
+    }
+    // Pasts of some hundred positions, which backends may split; many heads leave little room to.
+    for (q_heads, kv_heads, head_dim, lengths) in [(4, 2, 16, [1, 260, 520]), (336, 1, 4, [2, 33, 520])] {
+        let dims = AttentionDims { q_heads, kv_heads, head_dim };
+        let name = format!("{q_heads}/{kv_heads} heads of {head_dim}, a long past");
+        let case = Case::new(name, Op::Attention(dims), &lengths, 1e-5)
+            .input(q_heads * head_dim, || rng.normal())
+            .input(kv_heads * head_dim, || rng.normal())
+            .input(kv_heads * head_dim, || rng.normal());
+        cases.push(case);
     }
     cases
 }

@@ -1,15 +1,27 @@
-//! `quantize`: f32 rows to 8-bit rows. Per block of 32: `scale = amax/127`, `code = round(x·127/amax)`
-//! with ties to even; a block of zeros has scale and codes zero.
+//! `quantize`: f32 rows to rows of 8-bit blocks or of bf16.
 //!
-//! The last block of a row is padded with zeros. Tolerance: half a code, which is 1/254 of the block's
-//! largest value; blocks are compared by their decoded values.
+//! Per block of 32: `scale = amax/127`, `code = round(x·127/amax)` with ties to even; a block of zeros has
+//! scale and codes zero, and the last block of a row is padded with zeros. To bf16 every value is rounded by
+//! itself, ties to even. Tolerance: half a code, which is 1/254 of the block's largest value; rows are
+//! compared by their decoded values.
 
 use crate::case::{Case, RAGGED, Rng};
 use crate::op::Op;
+use crate::rounding::{bf16_bits, bf16_value};
 use crate::value::{Elem, Q8_BLOCK, Q8_BLOCK_BYTES};
 
-/// One row in the layout of [`Elem::Q8`], as bytes.
-pub fn reference(x: &[f32]) -> Vec<u8> {
+/// One row in the layout of a rounded type, as bytes.
+pub fn reference(x: &[f32], to: Elem) -> Vec<u8> {
+    let mut row = if to == Elem::BF16 {
+        x.iter().flat_map(|&v| bf16_bits(v).to_le_bytes()).collect()
+    } else {
+        blocks(x)
+    };
+    row.resize(to.row_bytes(x.len()), 0);
+    row
+}
+
+fn blocks(x: &[f32]) -> Vec<u8> {
     let mut row = Vec::with_capacity(Elem::Q8.row_bytes(x.len()));
     for values in x.chunks(Q8_BLOCK) {
         let amax = values.iter().fold(0f32, |m, v| m.max(v.abs()));
@@ -24,12 +36,15 @@ pub fn reference(x: &[f32]) -> Vec<u8> {
         row.extend(offset(&codes).to_le_bytes());
         row.extend(offset(&codes[..Q8_BLOCK / 2]).to_le_bytes());
     }
-    row.resize(Elem::Q8.row_bytes(x.len()), 0);
     row
 }
 
-/// The values a row stands for.
-pub fn decode(row: &[u8], cols: usize) -> Vec<f32> {
+/// The values a row of a rounded type stands for.
+pub fn decode(row: &[u8], from: Elem, cols: usize) -> Vec<f32> {
+    if from == Elem::BF16 {
+        let halves = row.as_chunks::<2>().0.iter().take(cols);
+        return halves.map(|half| bf16_value(u16::from_le_bytes(*half))).collect();
+    }
     let value = |i: usize| {
         let block = &row[i / Q8_BLOCK * Q8_BLOCK_BYTES..][..Q8_BLOCK_BYTES];
         let scale = f32::from_le_bytes([block[32], block[33], block[34], block[35]]);
@@ -41,18 +56,20 @@ pub fn decode(row: &[u8], cols: usize) -> Vec<f32> {
 /// Zeros, outliers and tiny values.
 pub fn cases() -> Vec<Case> {
     let mut rng = Rng(9);
-    let case =
-        |&(cols, outlier): &(usize, f32)| {
-            let mut count = 0;
-            Case::new(format!("{cols} columns, outlier {outlier}"), Op::Quantize, &RAGGED, 1.01 / 254.0)
-                .input(cols, || {
-                    count += 1;
-                    match count % 96 {
-                        0 => outlier,
-                        1..32 => 0.0,
-                        _ => rng.normal(),
-                    }
-                })
-        };
-    [(32, 1.0), (96, 1e4), (256, 1e-6), (2688, 50.0)].iter().map(case).collect()
+    let case = |&(cols, outlier, to): &(usize, f32, Elem)| {
+        let mut count = 0;
+        let name = format!("{cols} columns, outlier {outlier}, to {}", to.name());
+        Case::new(name, Op::Quantize(to), &RAGGED, 1.01 / 254.0).input(cols, || {
+            count += 1;
+            match count % 96 {
+                0 => outlier,
+                1..32 => 0.0,
+                _ => rng.normal(),
+            }
+        })
+    };
+    let q8 =
+        [(32, 1.0), (96, 1e4), (256, 1e-6), (2688, 50.0)].map(|(cols, outlier)| (cols, outlier, Elem::Q8));
+    let bf16 = [(1, 1.0), (47, 1e30), (2688, 1e-30)].map(|(cols, outlier)| (cols, outlier, Elem::BF16));
+    q8.iter().chain(&bf16).map(case).collect()
 }

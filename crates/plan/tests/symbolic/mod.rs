@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use mambo_graph::{Graph, Input};
-use mambo_kernel::{Elem, Op, Operand, Place, Program};
+use mambo_kernel::{Elem, Op, OpKind, Operand, Place, Program};
 
 /// Columns `start .. start + cols` of the value called `value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,7 +101,7 @@ impl Arena<'_> {
 fn row_words(operand: &Operand) -> usize {
     match operand.elem {
         Elem::F32 | Elem::I32 => operand.cols,
-        Elem::Q8 => operand.elem.row_bytes(operand.cols) / 4,
+        Elem::Q8 | Elem::BF16 => operand.elem.row_bytes(operand.cols) / 4,
     }
 }
 
@@ -121,7 +121,7 @@ pub fn assert_computes(program: &Program, graph: &Graph) {
             }
             let value = call_name(&call.op, &inputs, &weights, i, output.cols);
             arena.write(output, value.value);
-            if call.op == Op::Quantize {
+            if call.op.kind() == OpKind::Quantize {
                 quantized.insert(value.value, inputs[0]);
             }
         }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use mambo_tensor::DType;
 
 use super::coded::Kind;
+use super::rare::Rare;
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -39,6 +40,8 @@ pub(crate) enum Many {
     Floats,
     /// Floats, however few rows there are.
     OnlyFloats,
+    /// Pairs of bf16, from as many rows on.
+    Pairs,
     /// The packed panels, as few rows are.
     Packed,
 }
@@ -48,7 +51,7 @@ pub(crate) struct Stretch<'a> {
     pub dtype: DType,
     pub panel: &'a [u8],
     pub cols: usize,
-    /// Tiles of codes, or columns of floats.
+    /// Tiles of codes, columns of floats, or groups of pairs.
     pub range: Range<usize>,
 }
 
@@ -70,7 +73,10 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// Packs stored rows into consecutive lanes of a zeroed panel.
     fn pack(dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
 
-    /// Unpacks some tiles of a panel into codes, or some columns into floats, as [`Format::MANY`] says.
+    /// Finds the weights of a row that a panel cannot hold.
+    fn rare(_row: &[u8], _lane: usize, _found: &mut Vec<Rare>) {}
+
+    /// Unpacks some tiles of a panel into codes, or some columns into floats or pairs, as [`Format::MANY`] says.
     fn unpack<S: Simd>(_panel: &Stretch, _out: &mut [u8]) {}
 
     /// Computes what [`Format::row`] wants beside the row itself.

@@ -5,6 +5,7 @@
 //! packed weight once per row block at most; FLOPs: 2 per weight and row.
 
 mod affine;
+mod bf16;
 mod coded;
 mod decoded;
 mod format;
@@ -12,6 +13,7 @@ mod iq2_xxs;
 mod lines;
 mod many_codes;
 mod many_floats;
+mod many_pairs;
 mod multiply;
 mod nvfp4;
 mod pack;
@@ -20,6 +22,7 @@ mod q4_0;
 mod q5_0;
 mod q6_k;
 mod q8_0;
+mod rare;
 mod steps;
 
 use std::sync::Arc;
@@ -28,6 +31,7 @@ use mambo_kernel::{Elem, Epilogue, Operand};
 use mambo_tensor::DType;
 
 use affine::AffineFormat;
+use bf16::Bf16Format;
 use coded::CodedFormat;
 use decoded::Decoded;
 use format::Format;
@@ -45,7 +49,7 @@ use steps::{Iq4Nl, Iq4Xs, Mxfp4, StepFormat};
 
 use super::{Cx, Kernel, Scratch, ScratchNeed};
 use crate::isa::Isa;
-use crate::stored::{Bf16, E4m3, F16, F32};
+use crate::stored::{E4m3, F16, F32};
 
 /// The stored types with a format of their own, with the activations they read.
 pub(crate) const TYPES: [(DType, Elem); 17] = [
@@ -63,7 +67,7 @@ pub(crate) const TYPES: [(DType, Elem); 17] = [
     (DType::IQ2_XXS, Elem::Q8),
     (DType::NVFP4, Elem::F32),
     (DType::F8E4M3, Elem::F32),
-    (DType::BF16, Elem::F32),
+    (DType::BF16, Elem::BF16),
     (DType::F16, Elem::F32),
     (DType::F32, Elem::F32),
 ];
@@ -107,7 +111,7 @@ pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Out
     Some(match dtype {
         DType::F32 => what.run::<PlainFormat<F32>>(),
         DType::F16 => what.run::<PlainFormat<F16>>(),
-        DType::BF16 => what.run::<PlainFormat<Bf16>>(),
+        DType::BF16 => what.run::<Bf16Format>(),
         DType::Q4_0 => what.run::<CodedFormat<Q4_0>>(),
         DType::Q5_0 => what.run::<CodedFormat<Q5_0>>(),
         DType::Q8_0 => what.run::<CodedFormat<Q8_0>>(),

@@ -14,6 +14,8 @@ use super::coded::TILE;
 use super::format::{Format, Many, PANEL_ROWS, Stretch};
 use super::many_codes::{self, ManyCodes};
 use super::many_floats::{self, ManyFloats};
+use super::many_pairs::{self, ManyPairs};
+use super::rare;
 use super::{Packed, WithFormat, with_format};
 use crate::isa::{Isa, Vectorized};
 use crate::kernels::ScratchNeed;
@@ -153,6 +155,7 @@ impl<F: Format> Multiplier for Bound<F> {
                     let wide = F::WIDE;
                     isa.call(ManyCodes { task, panels, kind, wide, turned, unpack, floats, bytes });
                 }
+                Many::Pairs => isa.call(ManyPairs { task, panels, prepared, unpack, floats, bytes }),
                 _ => isa.call(ManyFloats { task, panels, unpack, floats, bytes }),
             }
         }
@@ -169,7 +172,7 @@ impl<F: Format> Multiplier for Bound<F> {
     fn panel_group(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> usize {
         let fair = weight.panels() * row_blocks / (members * 6);
         let most = match F::MANY {
-            Many::Codes(_) | Many::Floats if rows >= self.many_rows => MANY_PANELS,
+            Many::Codes(_) | Many::Floats | Many::Pairs if rows >= self.many_rows => MANY_PANELS,
             Many::OnlyFloats => MANY_PANELS,
             _ if row_blocks > 1 => PANEL_BLOCK_BYTES / weight.panel_bytes(),
             _ => STREAM_BYTES / weight.panel_bytes(),
@@ -183,10 +186,11 @@ impl<F: Format> Multiplier for Bound<F> {
         let bytes = match F::MANY {
             Many::Codes(_) => many_codes::STRETCH_BYTES,
             Many::Floats | Many::OnlyFloats => many_floats::STRETCH_BYTES,
+            Many::Pairs => many_pairs::STRETCH_BYTES,
             Many::Packed => 0,
         };
         let floats = if bytes > 0 { MANY_PANELS * rows * PANEL_ROWS } else { 0 };
-        ScratchNeed { floats, words: rows * prepared_words::<F>(cols), bytes }
+        ScratchNeed { floats, words: rows * prepared_words::<F>(cols), bytes, common: 0 }
     }
 }
 
@@ -311,11 +315,29 @@ impl Task<'_> {
         }
     }
 
+    /// Adds the products of weights that the panel does not hold.
+    #[inline(always)]
+    fn with_rare<S: Simd>(&self, panel: usize, row: usize, y: S::F) -> S::F {
+        let rare = self.weight.rare(self.expert, panel);
+        if rare.is_empty() {
+            return y;
+        }
+        let pairs = self.x.pair_row(row);
+        let mut sums = [0.0; PANEL_ROWS];
+        S::store(y, &mut sums);
+        rare::add(rare, &mut sums, |column| {
+            let pair = pairs[column / 2] as u32;
+            f32::from_bits(if column.is_multiple_of(2) { pair << 16 } else { pair & 0xffff_0000 })
+        });
+        S::load(&sums)
+    }
+
     /// Stores the products of a panel with row `i` of the task.
     #[inline(always)]
     pub fn store<S: Simd>(&self, panel: usize, i: usize, y: S::F) {
         let row = self.rows.at(i).1;
         let cols = panel * PANEL_ROWS..self.weight.out().min((panel + 1) * PANEL_ROWS);
+        let y = self.with_rare::<S>(panel, self.rows.at(i).0, y);
         let y = S::mul(self.weight.scale::<S>(self.expert, panel), y);
         let y = match (self.epilogue, &self.residual) {
             (Epilogue::Relu2, _) => S::relu2(y),

@@ -7,6 +7,7 @@ use mambo_kernel::{BackendError, WeightSource};
 use mambo_tensor::DType;
 
 use super::format::{Format, PANEL_ROWS};
+use super::rare::{Found, Rare, RareWeights};
 use super::{WithFormat, with_format};
 use crate::memory::Buffer;
 use crate::shared::Shared;
@@ -24,6 +25,7 @@ pub(crate) struct Packed {
     /// Factors on the products: one per matrix, or one for each lane of every panel.
     scales: Vec<f32>,
     data: Buffer<u8>,
+    rare: RareWeights,
 }
 
 struct PanelBytes(DType, usize);
@@ -58,7 +60,9 @@ impl Packed {
             .ok_or_else(|| problem("which is too large"))?;
         let data = Buffer::zeroed(bytes, &format!("weight `{name}`"))?;
         let scales = vec![1.0; experts * out.div_ceil(PANEL_ROWS) * PANEL_ROWS];
-        let mut packed = Packed { dtype, experts, out, cols, panel_bytes, scales, data };
+        let mut packed =
+            Packed { dtype, experts, out, cols, panel_bytes, scales, data, rare: RareWeights::default() };
+        let found = Found::default();
         let mut first_row = 0;
         for part in 0..source.part_count() {
             let stored = source.part(part);
@@ -70,7 +74,7 @@ impl Packed {
                 let lane = packed.lane(first_row + row);
                 packed.scales[lane] = row_scale(source, part, row).map_err(problem)?;
             }
-            packed.pack_rows(team, first_row, rows, row_bytes, &stored);
+            packed.pack_rows(team, first_row, row_bytes, &stored, &found);
             first_row += rows;
             drop(stored);
             source.release(part);
@@ -79,6 +83,7 @@ impl Packed {
             return Err(problem("of which rows are missing"));
         }
         packed.join_scales();
+        packed.rare = found.sort(experts * packed.panels());
         Ok(packed)
     }
 
@@ -97,7 +102,15 @@ impl Packed {
     }
 
     /// Packs consecutive rows, panel by panel.
-    fn pack_rows(&mut self, team: &mut Team, first_row: usize, rows: usize, row_bytes: usize, stored: &[u8]) {
+    fn pack_rows(
+        &mut self,
+        team: &mut Team,
+        first_row: usize,
+        row_bytes: usize,
+        stored: &[u8],
+        found: &Found,
+    ) {
+        let rows = stored.len() / row_bytes.max(1);
         if rows == 0 {
             return;
         }
@@ -123,7 +136,8 @@ impl Packed {
                     *own = &stored[(row - first_row) * row_bytes..][..row_bytes];
                 }
                 let (first_lane, rows) = (range.start - start, &own[..range.len()]);
-                with_format(dtype, PackRows { dtype, panel: bytes, cols, first_lane, rows });
+                let rare = with_format(dtype, PackRows { dtype, panel: bytes, cols, first_lane, rows });
+                found.take(panel, rare.unwrap_or_default());
             }
         });
     }
@@ -170,7 +184,13 @@ impl Packed {
 
     /// Bytes of the whole weight.
     pub fn bytes(&self) -> usize {
-        self.data.len() + 4 * self.scales.len()
+        self.data.len() + 4 * self.scales.len() + self.rare.bytes()
+    }
+
+    /// The weights that a panel does not hold.
+    #[inline(always)]
+    pub fn rare(&self, expert: usize, panel: usize) -> &[Rare] {
+        self.rare.of(expert * self.panels() + panel)
     }
 
     /// One panel of one matrix.
@@ -189,8 +209,13 @@ struct PackRows<'a> {
 }
 
 impl WithFormat for PackRows<'_> {
-    type Output = ();
-    fn run<F: Format>(self) {
+    type Output = Vec<Rare>;
+    fn run<F: Format>(self) -> Vec<Rare> {
         F::pack(self.dtype, self.panel, self.cols, self.first_lane, self.rows);
+        let mut rare = Vec::new();
+        for (i, row) in self.rows.iter().enumerate() {
+            F::rare(row, self.first_lane + i, &mut rare);
+        }
+        rare
     }
 }

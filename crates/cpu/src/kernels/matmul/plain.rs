@@ -1,4 +1,4 @@
-//! f32, f16, bf16 and f8 (e4m3) weights with f32 activations.
+//! f32, f16 and f8 (e4m3) weights with f32 activations.
 //!
 //! Panel: `[column][16 rows]` in the stored type. `acc = fma(w, x, acc)`, column after column.
 //! Bytes: the stored ones. FLOPs: 2 per weight and row.

@@ -1,0 +1,150 @@
+//! Few queries with a long past: members share its stretches.
+//!
+//! An item is one stretch of a block of queries. What it finds goes to memory that members share, where
+//! the queries' owners then add it to the totals, stretch after stretch as one member alone would. Where
+//! memory is too small for all stretches there are several rounds.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::Cx;
+use super::attention::{Attention, QUERIES, Queries};
+use super::attention_block::{Running, Total, finish};
+use crate::simd::Simd;
+
+/// Stretches of a query, and totals, that are held at once.
+const HELD: usize = 1024;
+/// Items for each member that make splitting superfluous.
+const ENOUGH: usize = 4;
+
+/// Attention of which members share the stretches.
+pub(super) struct Split<'a> {
+    attention: &'a Attention,
+    /// Queries of the step.
+    queries: usize,
+    /// Stretches of the longest past.
+    stretches: usize,
+}
+
+impl<'a> Split<'a> {
+    /// Floats of what is held in common.
+    pub fn floats(head_dim: usize) -> usize {
+        HELD * (head_dim + 2)
+    }
+
+    /// Splits the work if there is too little of it otherwise.
+    #[inline(always)]
+    pub fn of(attention: &'a Attention, cx: &Cx, rows: usize) -> Option<Split<'a>> {
+        let queries = rows * attention.dims.q_heads;
+        // A total and at least two stretches of each query have to be held.
+        if queries == 0 || 3 * queries > HELD {
+            return None;
+        }
+        let (mut items, mut stretches) = (0, 0);
+        for segment in cx.step.segments {
+            let blocks = attention.blocks(segment, QUERIES);
+            items += blocks * attention.dims.kv_heads;
+            stretches = stretches.max(attention.stretches(&attention.block(segment, QUERIES, blocks - 1)));
+        }
+        let is_worth_it = stretches > 1 && items < ENOUGH * cx.members;
+        is_worth_it.then_some(Split { attention, queries, stretches })
+    }
+
+    /// Computes all queries.
+    #[inline(always)]
+    pub fn work<S: Simd>(&self, cx: &Cx, floats: &mut [f32]) {
+        let at_once = HELD / self.queries - 1;
+        let mut first = 0;
+        while first < self.stretches {
+            let round = first..self.stretches.min(first + at_once);
+            self.share_stretches::<S>(cx, &round, floats);
+            cx.barrier();
+            for query in cx.own(self.queries) {
+                self.add_up::<S>(cx, &round, query);
+            }
+            first = round.end;
+            if first < self.stretches {
+                cx.barrier();
+            }
+        }
+    }
+
+    /// Computes this member's share of a round's items.
+    #[inline(always)]
+    fn share_stretches<S: Simd>(&self, cx: &Cx, round: &Range<usize>, floats: &mut [f32]) {
+        let (attention, n) = (self.attention, self.attention.dims.head_dim);
+        let mut turn = 0;
+        for segment in cx.step.segments {
+            for item in 0..attention.blocks(segment, QUERIES) * attention.dims.kv_heads {
+                let block = attention.block(segment, QUERIES, item);
+                for stretch in round.start..round.end.min(attention.stretches(&block)) {
+                    turn += 1;
+                    if turn % cx.members != cx.member {
+                        continue;
+                    }
+                    let take = |i: usize, running: Running, sums: &[f32]| {
+                        let held = self.held(self.query(&block, i), 1 + stretch - round.start);
+                        // SAFETY: a stretch of a query belongs to one item.
+                        let held = unsafe { cx.common.write(held) };
+                        held[..n].copy_from_slice(sums);
+                        held[n..].copy_from_slice(&[running.max, running.sum]);
+                    };
+                    attention.attend_stretch::<S>(cx, &block, stretch, floats, take);
+                }
+            }
+        }
+    }
+
+    /// Adds a round's stretches of a query to its total, and writes the result after the last.
+    #[inline(always)]
+    fn add_up<S: Simd>(&self, cx: &Cx, round: &Range<usize>, query: usize) {
+        let n = self.attention.dims.head_dim;
+        let (row, head) = (query / self.attention.dims.q_heads, query % self.attention.dims.q_heads);
+        let segments = cx.step.segments;
+        let of_row = |row: usize| segments.partition_point(|s| s.first_row as usize <= row) - 1;
+        let segment = &segments[of_row(row)];
+        let own = Queries {
+            segment,
+            kv_head: head / self.attention.share(),
+            first: (row - segment.first_row as usize) * self.attention.share()
+                + head % self.attention.share(),
+            count: 1,
+        };
+        // SAFETY: this member alone has this query.
+        let (sums, rest) = unsafe { cx.common.write(self.held(query, 0)) }.split_at_mut(n);
+        let mut running = Running { max: rest[0], sum: rest[1] };
+        if round.start == 0 {
+            sums.fill(0.0);
+            running = Running::START;
+        }
+        let stretches = self.attention.stretches(&own);
+        let mut total = Total { running: &mut running, sums };
+        for stretch in round.start..round.end.min(stretches) {
+            // SAFETY: written before the barrier.
+            let held = unsafe { cx.common.read(self.held(query, 1 + stretch - round.start)) };
+            total.add::<S>(Running { max: held[n], sum: held[n + 1] }, &held[..n]);
+        }
+        rest.copy_from_slice(&[running.max, running.sum]);
+        if round.contains(&(stretches - 1)) {
+            let out = cx.view(&self.attention.out);
+            // SAFETY: as above.
+            let out = unsafe { out.cols_mut(row, head * n..(head + 1) * n) };
+            finish::<S>(sums, running.sum, out);
+        }
+    }
+
+    /// Number of a block's query in the step.
+    #[inline(always)]
+    fn query(&self, block: &Queries, i: usize) -> usize {
+        let (row, col) = self.attention.place(block, i);
+        row * self.attention.dims.q_heads + col / self.attention.dims.head_dim
+    }
+
+    /// Where a query's total (0) or a stretch of the round (from 1 on) is held.
+    #[inline(always)]
+    fn held(&self, query: usize, which: usize) -> Range<usize> {
+        let floats = self.attention.dims.head_dim + 2;
+        let at = (which * self.queries + query) * floats;
+        at..at + floats
+    }
+}

@@ -1,0 +1,252 @@
+//! bf16 weights with bf16 activations.
+//!
+//! Weights are held in twelve bits without loss: sign and fraction as they are, and of the exponent how far
+//! it is below the largest one of the row. Exponents out of reach are rare; those weights count as zero here
+//! and are added at the end ([`super::rare`]). Panel: the largest exponents of its rows, then per eight columns
+//! two planes of signs and fractions and one of exponents, lanes of two columns each.
+//!
+//! Per pair of columns `acc = fma(w₁, x₁, acc)`, then `acc = fma(w₀, x₀, acc)`: the order of the instruction that
+//! does both, where a machine has it. Elsewhere activations are widened once per task. Bytes: 1.5 per weight;
+//! FLOPs: 2 per weight and row.
+#![allow(unsafe_code)]
+
+use mambo_tensor::DType;
+
+use super::coded::TILE;
+use super::format::{Format, Many, PANEL_ROWS, Stretch, each_row};
+use super::rare::Rare;
+use crate::shared::View;
+use crate::simd::Simd;
+
+/// Bytes of a vector: two columns of a panel.
+pub(super) const VECTOR: usize = 4 * PANEL_ROWS;
+/// Columns whose parts share three vectors.
+pub(super) const GROUP: usize = 8;
+const GROUP_BYTES: usize = 3 * VECTOR;
+/// Vectors of two columns in a group.
+const PAIRS: usize = GROUP / 2;
+/// Largest distance of an exponent below its row's largest; the next code stands for zero.
+const REACH: u16 = 14;
+/// How far ahead of passing weights memory is asked.
+const AHEAD: usize = 4096;
+
+/// The format of bf16.
+pub(crate) struct Bf16Format;
+
+/// An activation row: pairs as they stand in memory, and the values widened where those are of no use.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<'a> {
+    pub pairs: &'a [i32],
+    pub values: &'a [f32],
+}
+
+impl<'a> Row<'a> {
+    #[inline(always)]
+    pub fn of(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Row<'a> {
+        Row { pairs: x.pair_row(row), values: bytemuck::cast_slice(prepared) }
+    }
+
+    /// Some groups of columns.
+    #[inline(always)]
+    pub fn groups(self, groups: std::ops::Range<usize>) -> Row<'a> {
+        let pairs = PAIRS * groups.start..PAIRS * groups.end;
+        let values = if self.values.is_empty() { 0..0 } else { 2 * pairs.start..2 * pairs.end };
+        Row { values: &self.values[values], pairs: &self.pairs[pairs] }
+    }
+}
+
+/// Adds the products of two columns.
+///
+/// # Safety
+/// Every row has pair `k`, in the form that `NATIVE` asks for.
+#[inline(always)]
+pub(super) unsafe fn step<S: Simd, const NATIVE: bool, const R: usize>(
+    acc: &mut [S::F; R],
+    pair: S::B,
+    x: &[Row; R],
+    k: usize,
+) {
+    if NATIVE {
+        each_row!(R, r, {
+            // SAFETY: the caller's promise.
+            acc[r] = S::dot_pairs(acc[r], pair, unsafe { *x[r].pairs.get_unchecked(k) });
+        });
+    } else {
+        let (even, odd) = S::widen_pairs(pair);
+        each_row!(R, r, {
+            // SAFETY: the caller's promise.
+            let (x0, x1) =
+                unsafe { (*x[r].values.get_unchecked(2 * k), *x[r].values.get_unchecked(2 * k + 1)) };
+            acc[r] = S::fma(even, S::splat(x0), S::fma(odd, S::splat(x1), acc[r]));
+        });
+    }
+}
+
+/// Sign and fraction from the lower bytes of a plane.
+#[inline(always)]
+fn low<S: Simd>(plane: S::B) -> S::B {
+    S::bor(S::bshl::<15>(plane), S::band(S::bshr::<1>(plane), S::wsplat(0x7f)))
+}
+
+/// The same from the upper bytes.
+#[inline(always)]
+fn high<S: Simd>(plane: S::B) -> S::B {
+    S::bor(S::band(S::bshl::<7>(plane), S::wsplat(0x8000)), S::bshr::<9>(plane))
+}
+
+/// The four vectors of a group.
+#[inline(always)]
+fn pairs<S: Simd>(group: &[u8; GROUP_BYTES], largest: S::B) -> [S::B; PAIRS] {
+    let [first, second, exponents] = group.as_chunks::<VECTOR>().0 else { unreachable!("three vectors") };
+    let [first, second, exponents] = [S::load_bytes(first), S::load_bytes(second), S::load_bytes(exponents)];
+    [
+        S::bor(low::<S>(first), S::lower_exponents(largest, exponents)),
+        S::bor(high::<S>(first), S::lower_exponents(largest, S::bshr::<4>(exponents))),
+        S::bor(low::<S>(second), S::lower_exponents(largest, S::bshr::<8>(exponents))),
+        S::bor(high::<S>(second), S::lower_exponents(largest, S::bshr::<12>(exponents))),
+    ]
+}
+
+/// The largest exponents of a panel, and its groups.
+#[inline(always)]
+fn parts(panel: &[u8]) -> (&[u8; VECTOR], &[[u8; GROUP_BYTES]]) {
+    let (largest, groups) = panel.split_first_chunk().expect("a panel starts with its largest exponents");
+    (largest, groups.as_chunks().0)
+}
+
+fn exponent(weight: u16) -> u16 {
+    weight >> 7 & 0xff
+}
+
+/// Exponent code of a weight, and the byte of its sign and fraction.
+fn code(weight: u16, largest: u16) -> (u16, u16) {
+    let (below, byte) = (largest - exponent(weight), (weight & 0x7f) << 1 | weight >> 15);
+    if exponent(weight) > 0 && below <= REACH { (below, byte) } else { (REACH + 1, 0) }
+}
+
+fn weights(row: &[u8]) -> impl Iterator<Item = u16> {
+    row.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half))
+}
+
+fn largest_exponent(row: &[u8]) -> u16 {
+    weights(row).map(exponent).max().unwrap_or(0)
+}
+
+impl Bf16Format {
+    #[inline(always)]
+    fn run<S: Simd, const NATIVE: bool, const R: usize, const N: usize>(
+        panels: [&[u8]; N],
+        cols: usize,
+        x: &[Row<'_>; R],
+    ) -> [[S::F; R]; N] {
+        let count = cols.div_ceil(GROUP);
+        let x = x.map(|x| x.groups(0..count));
+        let panels = panels.map(|panel| {
+            let (largest, groups) = parts(panel);
+            (S::load_bytes(largest), &groups[..count])
+        });
+        let mut acc = [[S::zero(); R]; N];
+        for g in 0..count {
+            each_row!(N, p, {
+                let (largest, groups) = panels[p];
+                // SAFETY: every panel was cut to so many groups.
+                let group = unsafe { groups.get_unchecked(g) };
+                for line in 0..3 {
+                    S::prefetch(group, AHEAD + line * VECTOR);
+                }
+                let pairs = pairs::<S>(group, largest);
+                for j in 0..PAIRS {
+                    // SAFETY: every row was cut to so many groups.
+                    unsafe { step::<S, NATIVE, R>(&mut acc[p], pairs[j], &x, PAIRS * g + j) };
+                }
+            });
+        }
+        acc
+    }
+}
+
+impl Format for Bf16Format {
+    type Row<'a> = Row<'a>;
+
+    const PREPARED: usize = TILE;
+    const MANY: Many = Many::Pairs;
+
+    fn panel_bytes(_dtype: DType, cols: usize) -> usize {
+        VECTOR + cols.div_ceil(GROUP) * GROUP_BYTES
+    }
+
+    fn pack(_dtype: DType, panel: &mut [u8], _cols: usize, first_lane: usize, rows: &[&[u8]]) {
+        let (largest, groups) = panel.split_first_chunk_mut::<VECTOR>().expect("a whole panel");
+        let both = |low: u16, high: u16| (u32::from(low) | u32::from(high) << 16).to_le_bytes();
+        for (i, row) in rows.iter().enumerate() {
+            let (lane, most) = (4 * (first_lane + i), largest_exponent(row));
+            largest[lane..lane + 4].copy_from_slice(&both(most << 7, most << 7));
+            let stored = row.chunks(2 * GROUP);
+            for (group, stored) in groups.as_chunks_mut::<GROUP_BYTES>().0.iter_mut().zip(stored) {
+                // Columns beyond the last are zeros.
+                let mut parts = [(REACH + 1, 0); GROUP];
+                for (part, weight) in parts.iter_mut().zip(weights(stored)) {
+                    *part = code(weight, most);
+                }
+                let byte = |c: usize| parts[c].1 | parts[c + 2].1 << 8;
+                let code =
+                    |c: usize| parts[c].0 | parts[c + 2].0 << 4 | parts[c + 4].0 << 8 | parts[c + 6].0 << 12;
+                let words = [both(byte(0), byte(1)), both(byte(4), byte(5)), both(code(0), code(1))];
+                for (plane, word) in group.chunks_exact_mut(VECTOR).zip(words) {
+                    plane[lane..lane + 4].copy_from_slice(&word);
+                }
+            }
+        }
+    }
+
+    fn rare(row: &[u8], lane: usize, found: &mut Vec<Rare>) {
+        let most = largest_exponent(row);
+        for (column, weight) in weights(row).enumerate() {
+            // Zeros of either sign are no loss.
+            if code(weight, most).0 > REACH && weight << 1 != 0 {
+                found.push(Rare { lane, column, value: f32::from_bits(u32::from(weight) << 16) });
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
+        let (largest, groups) = parts(stretch.panel);
+        let largest = S::load_bytes(largest);
+        let groups = &groups[stretch.range.clone()];
+        for (group, out) in groups.iter().zip(out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<PAIRS>().0) {
+            let pairs = pairs::<S>(group, largest);
+            for j in 0..PAIRS {
+                S::store_bytes(pairs[j], &mut out[j]);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
+        if S::has_pairs() {
+            return;
+        }
+        for (two, &pair) in prepared.as_chunks_mut::<2>().0.iter_mut().zip(x.pair_row(row)) {
+            *two = [pair << 16, pair & -65536];
+        }
+    }
+
+    #[inline(always)]
+    fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Row<'a> {
+        Row::of(x, row, prepared)
+    }
+
+    #[inline(always)]
+    fn product<S: Simd, const R: usize, const N: usize>(
+        panels: [&[u8]; N],
+        cols: usize,
+        x: &[Row<'_>; R],
+    ) -> [[S::F; R]; N] {
+        if S::has_pairs() {
+            Bf16Format::run::<S, true, R, N>(panels, cols, x)
+        } else {
+            Bf16Format::run::<S, false, R, N>(panels, cols, x)
+        }
+    }
+}
