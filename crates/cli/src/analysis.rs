@@ -57,7 +57,10 @@ pub fn measure(args: &ModelArgs, prefill: bool, tokens: usize) -> Result<Analysi
         depth: if prefill { 0 } else { DECODE_STEPS / 2 },
         kv_types: engine.config().kv_types,
         state_elem: engine.config().state_elem,
-        weight_bytes: &|name| weights.0.get(name).map_or(0, |w| w.stored_bytes()),
+        weight_bytes: &|key| {
+            let stored = || weights.0.get(&key.name).map_or(0, |w| w.stored_bytes());
+            engine.backend().held_bytes(key).unwrap_or_else(stored)
+        },
     };
     let costs = program_cost(engine.backend().program(program), &context);
     let bandwidth = read_bandwidth(args.threads.unwrap_or_else(machine::cores))?;

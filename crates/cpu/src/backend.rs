@@ -142,6 +142,13 @@ impl Backend for CpuBackend {
         self.weight_bytes
     }
 
+    fn held_bytes(&self, key: &WeightKey) -> Option<u64> {
+        match self.weights.get(key)? {
+            Weight::Packed(packed) => Some(packed.bytes() as u64),
+            Weight::Table(_) | Weight::Vector(_) => None,
+        }
+    }
+
     fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError> {
         self.caches = Caches::new(layout)?;
         Ok(())

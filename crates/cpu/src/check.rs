@@ -176,7 +176,7 @@ fn end(offset: usize, operand: &Operand, rows: usize) -> usize {
 /// Bytes of a row without what separates it from the next.
 fn row_bytes(operand: &Operand) -> usize {
     match operand.elem {
-        Elem::Q8 | Elem::BF16 => operand.elem.row_bytes(operand.cols),
+        Elem::Q8 | Elem::BF16X2 => operand.elem.row_bytes(operand.cols),
         Elem::F32 | Elem::I32 => operand.cols.checked_mul(4).expect("a row is larger than memory"),
     }
 }

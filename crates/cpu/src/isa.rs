@@ -23,6 +23,9 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
+    /// The same with tile registers for bf16 (AMX). Products of bf16 weights are summed in the order that
+    /// tiles have, so they differ from the other sets' in the last bits.
+    Amx,
 }
 
 impl Isa {
@@ -40,6 +43,9 @@ impl Isa {
                 sets.push(Isa::Avx2);
                 if has_avx512() {
                     sets.push(Isa::Avx512);
+                    if has_tiles() {
+                        sets.push(Isa::Amx);
+                    }
                 }
             }
         }
@@ -52,6 +58,7 @@ impl Isa {
             Isa::Portable => "portable",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
         }
     }
 
@@ -77,7 +84,7 @@ impl Isa {
             Isa::Avx2 => unsafe { call_avx2(what) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { call_avx512(what) },
+            Isa::Avx512 | Isa::Amx => unsafe { call_avx512(what) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("not available on this architecture"),
         }
@@ -107,6 +114,30 @@ instruction_set!(
     "avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vnni"
     "avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt"
 );
+
+/// Whether the CPU has tile registers for bf16 and the system lets this process use them. Their state is
+/// large, so that a process has to ask.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn has_tiles() -> bool {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    use std::sync::OnceLock;
+    const TILES_AND_BF16: u32 = 1 << 24 | 1 << 22;
+    const REQUEST_PERMISSION: libc::c_long = 0x1023;
+    const TILE_DATA: libc::c_long = 18;
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & TILES_AND_BF16 != TILES_AND_BF16 {
+            return false;
+        }
+        // SAFETY: asks for a permission; no memory is involved.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
+    })
+}
+
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn has_tiles() -> bool {
+    false
+}
 
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

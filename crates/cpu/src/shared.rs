@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
-use mambo_kernel::{BF16_GROUP, Elem, Operand, Q8_BLOCK, Q8_BLOCK_BYTES};
+use mambo_kernel::{BF16X2_COLS, Elem, Operand, Q8_BLOCK, Q8_BLOCK_BYTES};
 
 use crate::memory::{Buffer, Plain};
 
@@ -115,6 +115,11 @@ impl<'a> View<'a> {
         self.rows
     }
 
+    /// Bytes from a row to the next.
+    pub fn stride_bytes(&self) -> usize {
+        self.stride_bytes
+    }
+
     /// Elements per row.
     pub fn cols(&self) -> usize {
         self.cols
@@ -149,16 +154,33 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::Q8).cast(), blocks) }
     }
 
-    /// Pairs of bf16 in a row.
+    /// Pairs of columns in each half of a row of two parts.
     fn pairs(&self) -> usize {
-        self.cols.div_ceil(BF16_GROUP) * BF16_GROUP / 2
+        self.cols.next_multiple_of(BF16X2_COLS) / 2
     }
 
-    /// A row of pairs of bf16.
+    /// The upper and the lower parts of a row, in pairs of columns.
     #[inline(always)]
-    pub fn pair_row(&self, row: usize) -> &'a [i32] {
-        // SAFETY: as above; rows start on a multiple of four bytes and have whole groups.
-        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::BF16).cast(), self.pairs()) }
+    pub fn parts_row(&self, row: usize) -> [&'a [i32]; 2] {
+        let pairs = self.pairs();
+        // SAFETY: as above; rows start on a multiple of four bytes.
+        let words =
+            unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::BF16X2).cast(), 2 * pairs) };
+        let (upper, lower) = words.split_at(pairs);
+        [upper, lower]
+    }
+
+    /// One value of a row of floats, whole or in parts.
+    #[inline(always)]
+    pub fn value(&self, row: usize, col: usize) -> f32 {
+        if self.elem == Elem::F32 {
+            return self.row(row)[col];
+        }
+        let [upper, lower] = self.parts_row(row).map(|part| {
+            let pair = part[col / 2].cast_unsigned();
+            f32::from_bits(if col.is_multiple_of(2) { pair << 16 } else { pair & 0xffff_0000 })
+        });
+        upper + lower
     }
 
     /// Columns of a row of floats, to write.
@@ -186,19 +208,19 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.row_start(row, Elem::I32).cast(), self.cols) }
     }
 
-    /// Up to `count` pairs of bf16 of a row from `first` on, to write.
+    /// The upper and the lower parts of a row, to write.
     ///
     /// # Safety
     /// As for [`View::cols_mut`].
     #[allow(clippy::mut_from_ref)]
-    pub unsafe fn pairs_mut(&self, row: usize, first: usize, count: usize) -> &'a mut [i32] {
+    pub unsafe fn parts_row_mut(&self, row: usize) -> [&'a mut [i32]; 2] {
         let pairs = self.pairs();
-        assert!(first <= pairs, "pairs outside the operand");
         // SAFETY: in bounds; the caller vouches for the rest.
-        unsafe {
-            let start = self.row_start(row, Elem::BF16).cast::<i32>().add(first);
-            std::slice::from_raw_parts_mut(start, count.min(pairs - first))
-        }
+        let words = unsafe {
+            std::slice::from_raw_parts_mut(self.row_start(row, Elem::BF16X2).cast::<i32>(), 2 * pairs)
+        };
+        let (upper, lower) = words.split_at_mut(pairs);
+        [upper, lower]
     }
 
     /// Up to `count` 8-bit blocks of a row from `first` on, to write.

@@ -37,7 +37,7 @@ pub(crate) fn load(
     }
     match key.usage {
         WeightUse::Matrix | WeightUse::Experts => {
-            if matmul::input(source.dtype()).is_none() {
+            if !matmul::is_supported(source.dtype()) {
                 return Err(BackendError::UnsupportedWeight {
                     name: key.name.clone(),
                     dtype: source.dtype(),

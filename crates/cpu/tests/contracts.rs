@@ -27,3 +27,8 @@ fn avx2() {
 fn avx512() {
     check(Isa::Avx512, 3);
 }
+
+#[test]
+fn amx() {
+    check(Isa::Amx, 4);
+}

@@ -139,6 +139,10 @@ pub trait Backend: Send {
     ) -> Result<(), BackendError>;
     /// Bytes the loaded weights take in the backend's own memory.
     fn weight_bytes(&self) -> usize;
+    /// Bytes of one of them, where the backend keeps it in another form than the file.
+    fn held_bytes(&self, _key: &WeightKey) -> Option<u64> {
+        None
+    }
     /// Allocates KV pages and recurrent slots; called once, before any program runs.
     fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError>;
     /// Checks and keeps a program; grows the arena to its size.

@@ -357,7 +357,7 @@ impl Backend for ReferenceBackend {
             let values = self.read_row(&operand, row, &StepInputs::default()).into_iter();
             match operand.elem {
                 Elem::I32 => into.extend(values.map(|v| v.to_bits().cast_signed() as f32)),
-                Elem::F32 | Elem::Q8 | Elem::BF16 => into.extend(values),
+                Elem::F32 | Elem::Q8 | Elem::BF16X2 => into.extend(values),
             }
         }
     }

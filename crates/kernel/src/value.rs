@@ -13,8 +13,9 @@ pub enum Elem {
     I32,
     /// 8-bit activations in blocks of [`Q8_BLOCK`]; see [`Elem::row_bytes`] for the layout.
     Q8,
-    /// 16-bit floats with the range of f32; zeros fill a row up to a multiple of [`BF16_GROUP`].
-    BF16,
+    /// Floats as sums of two bf16: the upper parts of a row, then the lower ones, each filled up with zeros to
+    /// a multiple of [`BF16X2_COLS`].
+    BF16X2,
 }
 
 /// Values of a [`Elem::Q8`] row that share one scale.
@@ -22,8 +23,8 @@ pub const Q8_BLOCK: usize = 32;
 /// Bytes of a block: codes, scale, and two offsets.
 pub const Q8_BLOCK_BYTES: usize = Q8_BLOCK + 12;
 
-/// Values that a [`Elem::BF16`] row has a multiple of.
-pub const BF16_GROUP: usize = 8;
+/// Columns that a [`Elem::BF16X2`] row has a multiple of.
+pub const BF16X2_COLS: usize = 32;
 
 /// Every row in an arena starts on a multiple of this many bytes.
 pub const ROW_ALIGN: usize = 64;
@@ -37,14 +38,14 @@ impl Elem {
         let bytes = match self {
             Elem::F32 | Elem::I32 => cols * 4,
             Elem::Q8 => cols.div_ceil(Q8_BLOCK) * Q8_BLOCK_BYTES,
-            Elem::BF16 => cols.div_ceil(BF16_GROUP) * 2 * BF16_GROUP,
+            Elem::BF16X2 => 2 * 2 * cols.next_multiple_of(BF16X2_COLS),
         };
         bytes.next_multiple_of(ROW_ALIGN)
     }
 
     /// Whether values are rounded for the kernels that read them; no graph has such.
     pub fn is_rounded(self) -> bool {
-        matches!(self, Elem::Q8 | Elem::BF16)
+        matches!(self, Elem::Q8 | Elem::BF16X2)
     }
 
     /// The name in printed graphs and plans.
@@ -53,7 +54,7 @@ impl Elem {
             Elem::F32 => "f32",
             Elem::I32 => "i32",
             Elem::Q8 => "q8",
-            Elem::BF16 => "bf16",
+            Elem::BF16X2 => "bf16x2",
         }
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Add;
 
 use mambo_kernel::{
     AttentionDims, Call, Elem, KvTypes, Op, Operand, Program, Q8_BLOCK, Q8_BLOCK_BYTES, SSM_CHUNK, SsmDims,
-    StateElem,
+    StateElem, WeightKey,
 };
 
 /// The step a cost is asked for.
@@ -26,8 +26,8 @@ pub struct CostContext<'a> {
     pub kv_types: KvTypes,
     /// Element type of recurrent states.
     pub state_elem: StateElem,
-    /// Stored bytes of a weight by canonical name.
-    pub weight_bytes: &'a dyn Fn(&str) -> u64,
+    /// Bytes of a weight, in the file or as a backend holds it.
+    pub weight_bytes: &'a dyn Fn(&WeightKey) -> u64,
 }
 
 /// Least work of one call.
@@ -73,7 +73,7 @@ fn operand_bytes(operand: &Operand, context: &CostContext) -> f64 {
     let bytes_per_value = match operand.elem {
         Elem::F32 | Elem::I32 => 4.0,
         Elem::Q8 => Q8_BLOCK_BYTES as f64 / Q8_BLOCK as f64,
-        Elem::BF16 => 2.0,
+        Elem::BF16X2 => 4.0,
     };
     rows(operand, context) * operand.cols as f64 * bytes_per_value
 }
@@ -85,7 +85,7 @@ fn distinct_experts(experts: usize, top_k: usize, tokens: usize) -> f64 {
 }
 
 fn weight_bytes(program: &Program, call: &Call, context: &CostContext) -> f64 {
-    let stored = call.weights.iter().map(|w| (context.weight_bytes)(&program.weights[*w].name) as f64);
+    let stored = call.weights.iter().map(|w| (context.weight_bytes)(&program.weights[*w]) as f64);
     let stored: f64 = stored.sum();
     match call.op {
         // A lookup reads one row per token, at most four bytes per element of it.

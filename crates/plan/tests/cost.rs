@@ -9,7 +9,7 @@ use std::time::Duration;
 use expect_test::expect;
 use mambo_graph::Graph;
 use mambo_graph::passes::{PassContext, run_passes};
-use mambo_kernel::{CallTime, KernelRow, KvElem, KvTypes, Op, Phase, Program, StateElem};
+use mambo_kernel::{CallTime, KernelRow, KvElem, KvTypes, Op, Phase, Program, StateElem, WeightKey};
 use mambo_plan::{
     CallCost, CostContext, Kernels, LayerKind, LowerOptions, Measured, layer_kinds, lower, program_cost,
 };
@@ -55,7 +55,7 @@ fn costs_in(
     kv_types: KvTypes,
     state_elem: StateElem,
 ) -> Vec<CallCost> {
-    let weight_bytes = |name: &str| stored(graph, name);
+    let weight_bytes = |key: &WeightKey| stored(graph, &key.name);
     let context = CostContext {
         tokens,
         wanted: segments,

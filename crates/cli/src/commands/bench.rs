@@ -251,7 +251,7 @@ fn step_cost(
         depth,
         kv_types: engine.config().kv_types,
         state_elem: engine.config().state_elem,
-        weight_bytes: &|name| types.bytes(name),
+        weight_bytes: &|key| engine.backend().held_bytes(key).unwrap_or_else(|| types.bytes(&key.name)),
     };
     program_cost(engine.backend().program(program), &context).into_iter().sum()
 }

@@ -177,13 +177,13 @@ impl Fit {
 
     /// Bytes one token moves after `depth` others.
     fn token_bytes(&self, depth: usize) -> TokenBytes {
-        let total = |depth: usize, weight_bytes: &dyn Fn(&str) -> u64| -> u64 {
+        let total = |depth: usize, weight_bytes: &dyn Fn(&WeightKey) -> u64| -> u64 {
             let (kv_types, state_elem) = (self.layout.kv_types, self.layout.state_elem);
             let (tokens, wanted, segments) = (1, 1, 1);
             let context = CostContext { tokens, wanted, segments, depth, kv_types, state_elem, weight_bytes };
             program_cost(&self.decode, &context).iter().map(|c| c.bytes).sum()
         };
-        let stored = |name: &str| self.types.bytes(name);
+        let stored = |key: &WeightKey| self.types.bytes(&key.name);
         let (all, fresh, bare) = (total(depth, &stored), total(0, &stored), total(0, &|_| 0));
         TokenBytes { weights: fresh - bare, kv: all - fresh, state_and_activations: bare }
     }

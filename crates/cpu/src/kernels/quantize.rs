@@ -1,7 +1,7 @@
 //! `quantize`: f32 rows to 8-bit rows, per 32 values `scale = amax/127`, `code = round(x·127/amax)`, or to
-//! pairs of bf16.
+//! two bf16 for each value.
 //!
-//! An item is some blocks of a row. Bytes: 4 in and 1.375 or 2 out per value.
+//! An item is some blocks of a row. Bytes: 4 in and 1.375 or 4 out per value.
 #![allow(unsafe_code)]
 
 use mambo_kernel::{Operand, Q8_BLOCK};
@@ -63,28 +63,35 @@ impl Work for Quantize {
     }
 }
 
-pub(crate) struct RoundPairs {
+/// An item is a row here.
+pub(crate) struct SplitInTwo {
     pub x: Operand,
     pub out: Operand,
 }
 
-impl Work for RoundPairs {
+impl Work for SplitInTwo {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
-        const VALUES: usize = BLOCKS * Q8_BLOCK;
-        let items = x.cols().div_ceil(VALUES);
-        for item in cx.own(x.rows() * items) {
-            let (row, first) = (item / items, item % items * VALUES);
-            let values = x.row(row)[first..].chunks(LANES);
-            // SAFETY: these pairs of the row belong to one item.
-            let pairs = unsafe { out.pairs_mut(row, first / 2, VALUES / 2) };
-            for (values, out) in values.zip(pairs.chunks_mut(LANES / 2)) {
-                let mut rounded = [0; 2 * LANES];
-                store_bf16::<S>(S::load_part(values), &mut rounded);
-                let words: [i32; LANES / 2] = bytemuck::cast(rounded);
-                out.copy_from_slice(&words[..out.len()]);
+        for row in cx.own(x.rows()) {
+            // SAFETY: a row belongs to one item.
+            let [upper, lower] = unsafe { out.parts_row_mut(row) };
+            let mut values = x.row(row).chunks(LANES);
+            for (upper, lower) in upper.chunks_mut(LANES / 2).zip(lower.chunks_mut(LANES / 2)) {
+                // Beyond the last values there are zeros.
+                let value = S::load_part(values.next().unwrap_or_default());
+                let first = store_pairs::<S>(value, upper);
+                store_pairs::<S>(S::sub(value, first), lower);
             }
         }
     }
+}
+
+/// Stores values rounded to bf16 and returns them so.
+#[inline(always)]
+fn store_pairs<S: Simd>(values: S::F, out: &mut [i32]) -> S::F {
+    let mut rounded = [0; 2 * LANES];
+    store_bf16::<S>(values, &mut rounded);
+    out.copy_from_slice(&bytemuck::cast::<_, [i32; LANES / 2]>(rounded));
+    S::load_bf16(&rounded)
 }

@@ -14,7 +14,7 @@ use super::moe_combine::MoeCombine;
 use super::moe_matmul::{self, MoeMatmulCall};
 use super::moe_route::{MAX_GROUPS, MoeRoute};
 use super::pointwise::{Add, Relu2};
-use super::quantize::{Quantize, RoundPairs};
+use super::quantize::{Quantize, SplitInTwo};
 use super::rms_norm::RmsNorm;
 use super::ssm_conv::{Filter, MAX_TAPS, SsmConv};
 use super::ssm_dt::SsmDt;
@@ -32,10 +32,10 @@ pub(crate) fn rows(isa: Isa) -> Vec<KernelRow> {
             // A view; it never reaches a backend.
             OpKind::Split => {}
             OpKind::Matmul | OpKind::MoeMatmul => {
-                rows.extend(TYPES.map(|(dtype, input)| KernelRow {
+                rows.extend(TYPES.map(|(dtype, _)| KernelRow {
                     name: name(dtype.name()),
                     op,
-                    input,
+                    input: matmul::input(isa, dtype),
                     accepts: Box::new(move |site| site.weight_types.first() == Some(&dtype)),
                 }));
                 rows.extend(AFFINE_BITS.map(|bits| KernelRow {
@@ -98,9 +98,9 @@ impl Ports<'_> {
         }
     }
 
-    fn packed(&self, port: usize, want: [usize; 3], x: Elem) -> Result<Arc<Packed>, BackendError> {
+    fn packed(&self, port: usize, want: [usize; 3], isa: Isa, x: Elem) -> Result<Arc<Packed>, BackendError> {
         match &self.weights[port] {
-            Weight::Packed(p) if matmul::input(p.dtype()) != Some(x) => {
+            Weight::Packed(p) if matmul::input(isa, p.dtype()) != x => {
                 let problem = format!("of {}, but the call gives {} rows", p.dtype(), x.name());
                 Err(self.wrong(port, format!("{want:?}"), problem))
             }
@@ -136,18 +136,18 @@ pub(crate) fn prepare(isa: Isa, call: &Call, w: &Ports) -> Result<Box<dyn Kernel
         Op::Embed => bind(isa, Embed { ids: x, out, table: w.table(0, out.cols)? }),
         Op::RmsNorm { eps } => bind(isa, RmsNorm { x, out, weight: w.vector(0, cols)?, eps }),
         Op::Matmul { out: rows, epilogue } => {
-            let weight = w.packed(0, [1, rows, cols], x.elem)?;
+            let weight = w.packed(0, [1, rows, cols], isa, x.elem)?;
             let residual = call.inputs.get(1).copied();
             matmul::prepare(isa, MatmulCall { weight, x, residual, out, epilogue })
         }
         Op::MoeMatmul { experts, top_k, out: rows, epilogue } => {
-            let weight = w.packed(0, [experts, rows, cols], x.elem)?;
+            let weight = w.packed(0, [experts, rows, cols], isa, x.elem)?;
             moe_matmul::prepare(isa, MoeMatmulCall { weight, x, ids: input(1), out, top_k, epilogue })
         }
         Op::Add => bind(isa, Add { a: x, b: input(1), out }),
         Op::Relu2 => bind(isa, Relu2 { x, out }),
         Op::Concat => bind(isa, Concat { a: x, b: input(1), out }),
-        Op::Quantize(Elem::BF16) => bind(isa, RoundPairs { x, out }),
+        Op::Quantize(Elem::BF16X2) => bind(isa, SplitInTwo { x, out }),
         Op::Quantize(_) => bind(isa, Quantize { x, out }),
         Op::GatherRows => bind(isa, GatherRows { x, wanted: input(1), out }),
         Op::GatedGroupNorm { groups, eps } => {

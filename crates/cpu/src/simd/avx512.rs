@@ -42,25 +42,6 @@ fn entries(table: &[[u16; 64]], index: __m512i) -> __m512i {
     })
 }
 
-/// `vdpbf16ps`. In assembly, since not every machine with this set has it: its intrinsic is not inlined into
-/// functions that do not ask for it.
-///
-/// # Safety
-/// The CPU has the instruction.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn dpbf16(mut acc: __m512, a: __m512i, b: __m512i) -> __m512 {
-    // SAFETY: it works on registers alone; the caller vouches for the CPU.
-    unsafe {
-        std::arch::asm!(
-            "vdpbf16ps {acc}, {a}, {b}",
-            acc = inout(zmm_reg) acc, a = in(zmm_reg) a, b = in(zmm_reg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    acc
-}
-
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
@@ -325,15 +306,6 @@ impl Simd for Avx512 {
             _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)))
         ))
     }
-    #[inline(always)]
-    fn has_pairs() -> bool {
-        std::arch::is_x86_feature_detected!("avx512bf16")
-    }
-    #[inline(always)]
-    fn dot_pairs(acc: Self::F, pairs: Self::B, x: i32) -> Self::F {
-        simd!(dpbf16(acc, pairs, _mm512_set1_epi32(x)))
-    }
-
     #[inline(always)]
     fn max_lane(v: Self::F) -> f32 {
         simd!({

@@ -126,18 +126,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// The even and the odd of pairs of bf16.
     fn widen_pairs(pairs: Self::B) -> (Self::F, Self::F);
 
-    /// Whether the machine has [`Simd::dot_pairs`].
-    #[inline(always)]
-    fn has_pairs() -> bool {
-        false
-    }
-    /// Adds the products of each lane's two bf16 with the two in `x`, the upper ones first, each sum rounded.
-    /// Numbers below the smallest normal one count as zero.
-    #[inline(always)]
-    fn dot_pairs(_acc: Self::F, _pairs: Self::B, _x: i32) -> Self::F {
-        unreachable!("asked for where `has_pairs` is false")
-    }
-
     /// Zero in every lane.
     #[inline(always)]
     fn zero() -> Self::F {

@@ -10,6 +10,7 @@ use mambo_tensor::{DType, decode_row};
 use super::relu2;
 use crate::case::{Case, CaseWeight, Rng};
 use crate::op::{Epilogue, Op};
+use crate::rounding::bf16_bits;
 
 /// `W·x` of one row, in f64.
 pub fn reference(weight: &[f32], x: &[f32], epilogue: Epilogue, residual: &[f32]) -> Vec<f32> {
@@ -98,5 +99,24 @@ pub fn cases() -> Vec<Case> {
             cases.push(case);
         }
     }
+    for (out, cols) in [(33, 96), (16, 47)] {
+        let weight = far_apart(&[out, cols], &mut rng);
+        let op = Op::Matmul { out, epilogue: Epilogue::None };
+        let name = format!("bf16 far apart, {cols} -> {out}");
+        cases.push(Case::new(name, op, &[1, 2, 5, 23, 33], 1e-5).weight(weight).input(cols, || rng.normal()));
+    }
     cases
+}
+
+/// bf16 of all sizes: zeros of both signs, the smallest there are, and the rest over thirty powers of two.
+fn far_apart(shape: &[usize], rng: &mut Rng) -> CaseWeight {
+    let count = shape.iter().product::<usize>();
+    let mut value = |i: usize| match i % 11 {
+        0 => 0x0000,
+        1 => 0x8000,
+        2 => 0x0001,
+        _ => bf16_bits(rng.normal() * 0.5f32.powi((rng.bits() % 30) as i32)),
+    };
+    let bytes = (0..count).map(&mut value).flat_map(u16::to_le_bytes).collect();
+    CaseWeight { dtype: DType::BF16, shape: shape.to_vec(), bytes }
 }

@@ -101,7 +101,7 @@ impl Arena<'_> {
 fn row_words(operand: &Operand) -> usize {
     match operand.elem {
         Elem::F32 | Elem::I32 => operand.cols,
-        Elem::Q8 | Elem::BF16 => operand.elem.row_bytes(operand.cols) / 4,
+        Elem::Q8 | Elem::BF16X2 => operand.elem.row_bytes(operand.cols) / 4,
     }
 }
 

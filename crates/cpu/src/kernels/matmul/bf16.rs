@@ -1,19 +1,17 @@
-//! bf16 weights with bf16 activations.
+//! bf16 weights with f32 activations, which tile registers want in two parts.
 //!
 //! Weights are held in twelve bits without loss: sign and fraction as they are, and of the exponent how far
 //! it is below the largest one of the row. Exponents out of reach are rare; those weights count as zero here
 //! and are added at the end ([`super::rare`]). Panel: the largest exponents of its rows, then per eight columns
 //! two planes of signs and fractions and one of exponents, lanes of two columns each.
 //!
-//! Per pair of columns `acc = fma(w₁, x₁, acc)`, then `acc = fma(w₀, x₀, acc)`: the order of the instruction that
-//! does both, where a machine has it. Elsewhere activations are widened once per task. Bytes: 1.5 per weight;
-//! FLOPs: 2 per weight and row.
+//! Bytes: 1.5 per weight; FLOPs: 2 per weight and row.
 #![allow(unsafe_code)]
 
 use mambo_tensor::DType;
 
-use super::coded::TILE;
 use super::format::{Format, Many, PANEL_ROWS, Stretch, each_row};
+use super::pair_sums::{PairRow, Sums, TILE_PAIRS, TwoParts};
 use super::rare::Rare;
 use crate::shared::View;
 use crate::simd::Simd;
@@ -33,54 +31,8 @@ const AHEAD: usize = 4096;
 /// The format of bf16.
 pub(crate) struct Bf16Format;
 
-/// An activation row: pairs as they stand in memory, and the values widened where those are of no use.
-#[derive(Clone, Copy)]
-pub(crate) struct Row<'a> {
-    pub pairs: &'a [i32],
-    pub values: &'a [f32],
-}
-
-impl<'a> Row<'a> {
-    #[inline(always)]
-    pub fn of(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Row<'a> {
-        Row { pairs: x.pair_row(row), values: bytemuck::cast_slice(prepared) }
-    }
-
-    /// Some groups of columns.
-    #[inline(always)]
-    pub fn groups(self, groups: std::ops::Range<usize>) -> Row<'a> {
-        let pairs = PAIRS * groups.start..PAIRS * groups.end;
-        let values = if self.values.is_empty() { 0..0 } else { 2 * pairs.start..2 * pairs.end };
-        Row { values: &self.values[values], pairs: &self.pairs[pairs] }
-    }
-}
-
-/// Adds the products of two columns.
-///
-/// # Safety
-/// Every row has pair `k`, in the form that `NATIVE` asks for.
-#[inline(always)]
-pub(super) unsafe fn step<S: Simd, const NATIVE: bool, const R: usize>(
-    acc: &mut [S::F; R],
-    pair: S::B,
-    x: &[Row; R],
-    k: usize,
-) {
-    if NATIVE {
-        each_row!(R, r, {
-            // SAFETY: the caller's promise.
-            acc[r] = S::dot_pairs(acc[r], pair, unsafe { *x[r].pairs.get_unchecked(k) });
-        });
-    } else {
-        let (even, odd) = S::widen_pairs(pair);
-        each_row!(R, r, {
-            // SAFETY: the caller's promise.
-            let (x0, x1) =
-                unsafe { (*x[r].values.get_unchecked(2 * k), *x[r].values.get_unchecked(2 * k + 1)) };
-            acc[r] = S::fma(even, S::splat(x0), S::fma(odd, S::splat(x1), acc[r]));
-        });
-    }
-}
+/// The same for machines with tile registers.
+pub(crate) struct Bf16Tiles;
 
 /// Sign and fraction from the lower bytes of a plane.
 #[inline(always)]
@@ -132,44 +84,11 @@ fn largest_exponent(row: &[u8]) -> u16 {
     weights(row).map(exponent).max().unwrap_or(0)
 }
 
-impl Bf16Format {
-    #[inline(always)]
-    fn run<S: Simd, const NATIVE: bool, const R: usize, const N: usize>(
-        panels: [&[u8]; N],
-        cols: usize,
-        x: &[Row<'_>; R],
-    ) -> [[S::F; R]; N] {
-        let count = cols.div_ceil(GROUP);
-        let x = x.map(|x| x.groups(0..count));
-        let panels = panels.map(|panel| {
-            let (largest, groups) = parts(panel);
-            (S::load_bytes(largest), &groups[..count])
-        });
-        let mut acc = [[S::zero(); R]; N];
-        for g in 0..count {
-            each_row!(N, p, {
-                let (largest, groups) = panels[p];
-                // SAFETY: every panel was cut to so many groups.
-                let group = unsafe { groups.get_unchecked(g) };
-                for line in 0..3 {
-                    S::prefetch(group, AHEAD + line * VECTOR);
-                }
-                let pairs = pairs::<S>(group, largest);
-                for j in 0..PAIRS {
-                    // SAFETY: every row was cut to so many groups.
-                    unsafe { step::<S, NATIVE, R>(&mut acc[p], pairs[j], &x, PAIRS * g + j) };
-                }
-            });
-        }
-        acc
-    }
-}
-
 impl Format for Bf16Format {
-    type Row<'a> = Row<'a>;
+    type Row<'a> = &'a [f32];
 
-    const PREPARED: usize = TILE;
-    const MANY: Many = Many::Pairs;
+    const PREPARED: usize = 0;
+    const MANY: Many = Many::Floats;
 
     fn panel_bytes(_dtype: DType, cols: usize) -> usize {
         VECTOR + cols.div_ceil(GROUP) * GROUP_BYTES
@@ -213,6 +132,68 @@ impl Format for Bf16Format {
     fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
         let (largest, groups) = parts(stretch.panel);
         let largest = S::load_bytes(largest);
+        let groups = &groups[stretch.range.start / GROUP..stretch.range.end.div_ceil(GROUP)];
+        let columns = out.as_chunks_mut::<VECTOR>().0;
+        for (group, columns) in groups.iter().zip(columns.chunks_mut(GROUP)) {
+            let pairs = pairs::<S>(group, largest);
+            for (pair, columns) in pairs.into_iter().zip(columns.chunks_mut(2)) {
+                let (even, odd) = S::widen_pairs(pair);
+                S::store_le(even, &mut columns[0]);
+                if let Some(column) = columns.get_mut(1) {
+                    S::store_le(odd, column);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn row<'a>(x: &View<'a>, row: usize, _prepared: &'a [i32]) -> &'a [f32] {
+        x.row(row)
+    }
+
+    #[inline(always)]
+    fn product<S: Simd, const R: usize, const N: usize>(
+        panels: [&[u8]; N],
+        cols: usize,
+        x: &[&[f32]; R],
+    ) -> [[S::F; R]; N] {
+        let (whole, rest) = (cols / GROUP, cols % GROUP);
+        let mut sums = [Sums::<S, R>::zero(); N];
+        add_groups(panels, whole, &x.map(|x| &x[..cols]), &mut sums);
+        if rest > 0 {
+            let last = x.map(|x| last_group(&x[..cols]));
+            let x = last.each_ref().map(|last| &last[..]);
+            each_row!(N, p, {
+                let (largest, groups) = parts(panels[p]);
+                let pairs = pairs::<S>(&groups[whole], S::load_bytes(largest));
+                for j in 0..PAIRS {
+                    // SAFETY: every row has a whole group.
+                    unsafe { sums[p].add(pairs[j], &x, j) };
+                }
+            });
+        }
+        totals(&sums)
+    }
+}
+
+impl Format for Bf16Tiles {
+    type Row<'a> = TwoParts<'a>;
+
+    const PREPARED: usize = 0;
+    const MANY: Many = Many::Tiles;
+
+    fn panel_bytes(dtype: DType, cols: usize) -> usize {
+        Bf16Format::panel_bytes(dtype, cols)
+    }
+
+    fn pack(dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
+        Bf16Format::pack(dtype, panel, cols, first_lane, rows);
+    }
+
+    #[inline(always)]
+    fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
+        let (largest, groups) = parts(stretch.panel);
+        let largest = S::load_bytes(largest);
         let groups = &groups[stretch.range.clone()];
         for (group, out) in groups.iter().zip(out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<PAIRS>().0) {
             let pairs = pairs::<S>(group, largest);
@@ -223,30 +204,66 @@ impl Format for Bf16Format {
     }
 
     #[inline(always)]
-    fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
-        if S::has_pairs() {
-            return;
-        }
-        for (two, &pair) in prepared.as_chunks_mut::<2>().0.iter_mut().zip(x.pair_row(row)) {
-            *two = [pair << 16, pair & -65536];
-        }
-    }
-
-    #[inline(always)]
-    fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Row<'a> {
-        Row::of(x, row, prepared)
+    fn row<'a>(x: &View<'a>, row: usize, _prepared: &'a [i32]) -> TwoParts<'a> {
+        TwoParts::of(x, row)
     }
 
     #[inline(always)]
     fn product<S: Simd, const R: usize, const N: usize>(
         panels: [&[u8]; N],
         cols: usize,
-        x: &[Row<'_>; R],
+        x: &[TwoParts<'_>; R],
     ) -> [[S::F; R]; N] {
-        if S::has_pairs() {
-            Bf16Format::run::<S, true, R, N>(panels, cols, x)
-        } else {
-            Bf16Format::run::<S, false, R, N>(panels, cols, x)
-        }
+        let mut sums = [Sums::<S, R>::zero(); N];
+        add_groups(panels, cols.div_ceil(GROUP), x, &mut sums);
+        totals(&sums)
     }
+}
+
+/// Adds the products of the first groups of some panels.
+#[inline(always)]
+fn add_groups<S: Simd, X: PairRow, const R: usize, const N: usize>(
+    panels: [&[u8]; N],
+    count: usize,
+    x: &[X; R],
+    sums: &mut [Sums<S, R>; N],
+) {
+    assert!(x.iter().all(|x| x.pairs() >= PAIRS * count));
+    let panels = panels.map(|panel| (parts(panel).0, &parts(panel).1[..count]));
+    for g in 0..count {
+        each_row!(N, p, {
+            let (largest, groups) = panels[p];
+            // SAFETY: every panel was cut to so many groups.
+            let group = unsafe { groups.get_unchecked(g) };
+            for line in 0..3 {
+                S::prefetch(group, AHEAD + line * VECTOR);
+            }
+            let pairs = pairs::<S>(group, S::load_bytes(largest));
+            for j in 0..PAIRS {
+                // SAFETY: every row has these columns.
+                unsafe { sums[p].add(pairs[j], x, PAIRS * g + j) };
+            }
+            if (g + 1) % (TILE_PAIRS / PAIRS) == 0 || g + 1 == count {
+                sums[p].end_tile::<X>();
+            }
+        });
+    }
+}
+
+#[inline(always)]
+fn totals<S: Simd, const R: usize, const N: usize>(sums: &[Sums<S, R>; N]) -> [[S::F; R]; N] {
+    let mut totals = [[S::zero(); R]; N];
+    each_row!(N, p, {
+        totals[p] = sums[p].total;
+    });
+    totals
+}
+
+/// The last columns of a row that are less than a group, filled up with zeros.
+#[inline(always)]
+fn last_group(x: &[f32]) -> [f32; GROUP] {
+    let mut last = [0.0; GROUP];
+    let rest = x.len() % GROUP;
+    last[..rest].copy_from_slice(&x[x.len() - rest..]);
+    last
 }

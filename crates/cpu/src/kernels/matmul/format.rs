@@ -40,8 +40,8 @@ pub(crate) enum Many {
     Floats,
     /// Floats, however few rows there are.
     OnlyFloats,
-    /// Pairs of bf16, from as many rows on.
-    Pairs,
+    /// Pairs of bf16 in tile registers.
+    Tiles,
     /// The packed panels, as few rows are.
     Packed,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Stretch<'a> {
     pub dtype: DType,
     pub panel: &'a [u8],
     pub cols: usize,
-    /// Tiles of codes, columns of floats, or groups of pairs.
+    /// Tiles of codes, columns of floats, or groups of columns of pairs.
     pub range: Range<usize>,
 }
 

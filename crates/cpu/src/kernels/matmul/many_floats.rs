@@ -1,7 +1,9 @@
 //! Many rows of f32 activations against weights that are widened once for all of them.
 //!
-//! A stretch of a panel is widened into the first cache, where all rows meet it some at a time; between
-//! stretches the sums stand in the second cache. Per row and column: one fma.
+//! Panels go in pairs and columns in stretches: a pair's stretch is widened into the first cache, where all
+//! rows meet it eight at a time; between stretches the sums stand in the second cache. Per row, panel and
+//! column: one fma.
+#![allow(unsafe_code)]
 
 use std::ops::Range;
 
@@ -10,10 +12,12 @@ use super::multiply::{Task, Unpack};
 use crate::isa::Vectorized;
 use crate::simd::Simd;
 
-/// Columns of a stretch: every stored block divides it, and half the first cache holds it.
+/// Columns of a stretch: every stored block divides it, and the first cache holds two panels'.
 pub(super) const STRETCH: usize = 256;
+/// Panels that are multiplied together.
+const PAIR: usize = 2;
 /// Bytes of the widened stretch.
-pub(super) const STRETCH_BYTES: usize = STRETCH * PANEL_ROWS * 4;
+pub(super) const STRETCH_BYTES: usize = PAIR * STRETCH * PANEL_ROWS * 4;
 
 /// Some panels against many rows.
 pub(super) struct ManyFloats<'a> {
@@ -37,20 +41,31 @@ impl Vectorized for ManyFloats<'_> {
         sums.fill([0.0; PANEL_ROWS]);
         for first in (0..cols).step_by(STRETCH) {
             let stretch = first..cols.min(first + STRETCH);
-            for (panel, sums) in panels.clone().zip(sums.chunks_mut(rows)) {
-                let bytes = &mut room[..stretch.len() * PANEL_ROWS * 4];
-                unpack(panel, stretch.clone(), bytes);
-                let weights = bytes.as_chunks().0;
+            for (pair, sums) in sums.chunks_mut(PAIR * rows).enumerate() {
+                let own_panels = sums.len() / rows;
+                let bytes = stretch.len() * PANEL_ROWS * 4;
+                for (p, out) in room[..own_panels * bytes].chunks_mut(bytes).enumerate() {
+                    unpack(panels.start + pair * PAIR + p, stretch.clone(), out);
+                }
+                let (a, b) = room[..own_panels * bytes].split_at(bytes);
+                let (a, b) = (a.as_chunks().0, b.as_chunks().0);
                 let mut i = 0;
                 while i < rows {
                     let x = |r: usize| &task.x.row(task.rows.at(i + r).0)[stretch.clone()];
-                    i += if rows - i >= 8 && S::ROWS >= 8 {
-                        let x = [x(0), x(1), x(2), x(3), x(4), x(5), x(6), x(7)];
-                        group::<S, 8>(weights, x, &mut sums[i..])
-                    } else if rows - i >= 4 {
-                        group::<S, 4>(weights, [x(0), x(1), x(2), x(3)], &mut sums[i..])
-                    } else {
-                        group::<S, 1>(weights, [x(0)], &mut sums[i..])
+                    i += match (rows - i, own_panels) {
+                        (8.., 2) if S::ROWS >= 8 => {
+                            let eight = [x(0), x(1), x(2), x(3), x(4), x(5), x(6), x(7)];
+                            group::<S, 8, 2>([a, b], eight, sums, (rows, i))
+                        }
+                        (4.., _) => {
+                            let four = [x(0), x(1), x(2), x(3)];
+                            if own_panels == 2 {
+                                group::<S, 4, 1>([b], four, sums, (rows, rows + i));
+                            }
+                            group::<S, 4, 1>([a], four, sums, (rows, i))
+                        }
+                        (_, 2) => group::<S, 1, 2>([a, b], [x(0)], sums, (rows, i)),
+                        _ => group::<S, 1, 1>([a], [x(0)], sums, (rows, i)),
                     };
                 }
             }
@@ -59,29 +74,41 @@ impl Vectorized for ManyFloats<'_> {
     }
 }
 
-/// Adds a stretch's products with `R` rows to their sums. Returns the rows it took.
+/// Adds a stretch's products of `N` panels and `R` rows to their sums, the first of which is at `first`
+/// and those of the next panel `rows` further on. Returns the rows it took.
 #[inline(always)]
-fn group<S: Simd, const R: usize>(
-    weights: &[[u8; 4 * PANEL_ROWS]],
+fn group<S: Simd, const R: usize, const N: usize>(
+    weights: [&[[u8; 4 * PANEL_ROWS]]; N],
     x: [&[f32]; R],
     sums: &mut [[f32; PANEL_ROWS]],
+    (rows, first): (usize, usize),
 ) -> usize {
-    let mut rows = [&[][..]; R];
-    for r in 0..R {
-        rows[r] = &x[r][..weights.len()];
-    }
-    let mut acc = [S::zero(); R];
-    each_row!(R, r, {
-        acc[r] = S::load(&sums[r]);
-    });
-    for (i, weights) in weights.iter().enumerate() {
-        let weights = S::load_le(weights);
+    let count = weights[0].len();
+    assert!(weights.iter().all(|w| w.len() == count) && x.iter().all(|x| x.len() == count));
+    let mut acc = [[S::zero(); R]; N];
+    each_row!(N, p, {
         each_row!(R, r, {
-            acc[r] = S::fma(weights, S::splat(rows[r][i]), acc[r]);
+            acc[p][r] = S::load(&sums[p * rows + first + r]);
+        });
+    });
+    for i in 0..count {
+        let mut column = [S::zero(); N];
+        each_row!(N, p, {
+            // SAFETY: all panels have `count` columns.
+            column[p] = S::load_le(unsafe { weights[p].get_unchecked(i) });
+        });
+        each_row!(R, r, {
+            // SAFETY: all rows have as many.
+            let x = S::splat(unsafe { *x[r].get_unchecked(i) });
+            each_row!(N, p, {
+                acc[p][r] = S::fma(column[p], x, acc[p][r]);
+            });
         });
     }
-    each_row!(R, r, {
-        S::store(acc[r], &mut sums[r]);
+    each_row!(N, p, {
+        each_row!(R, r, {
+            S::store(acc[p][r], &mut sums[p * rows + first + r]);
+        });
     });
     R
 }

@@ -13,10 +13,11 @@ mod iq2_xxs;
 mod lines;
 mod many_codes;
 mod many_floats;
-mod many_pairs;
+mod many_tiles;
 mod multiply;
 mod nvfp4;
 mod pack;
+mod pair_sums;
 mod plain;
 mod q4_0;
 mod q5_0;
@@ -24,6 +25,7 @@ mod q6_k;
 mod q8_0;
 mod rare;
 mod steps;
+mod tiles;
 
 use std::sync::Arc;
 
@@ -67,7 +69,7 @@ pub(crate) const TYPES: [(DType, Elem); 17] = [
     (DType::IQ2_XXS, Elem::Q8),
     (DType::NVFP4, Elem::F32),
     (DType::F8E4M3, Elem::F32),
-    (DType::BF16, Elem::BF16),
+    (DType::BF16, Elem::F32),
     (DType::F16, Elem::F32),
     (DType::F32, Elem::F32),
 ];
@@ -87,15 +89,23 @@ pub(crate) fn affine_bits(dtype: DType) -> Option<usize> {
     Some(affine.bits()).filter(|bits| AFFINE_BITS.contains(bits))
 }
 
-/// The activations that a stored type is multiplied with, if it can be.
-pub(crate) fn input(dtype: DType) -> Option<Elem> {
-    let own = TYPES.iter().find(|(known, _)| *known == dtype).map(|(_, elem)| *elem);
-    own.or((is_decoded(dtype) || affine_bits(dtype).is_some()).then_some(Elem::F32))
+/// Whether a stored type can be multiplied.
+pub(crate) fn is_supported(dtype: DType) -> bool {
+    let has_format = TYPES.iter().any(|(known, _)| *known == dtype);
+    has_format || is_decoded(dtype) || affine_bits(dtype).is_some()
+}
+
+/// The activations that a stored type is multiplied with.
+pub(crate) fn input(isa: Isa, dtype: DType) -> Elem {
+    if isa == Isa::Amx && dtype == DType::BF16 {
+        return Elem::BF16X2;
+    }
+    TYPES.iter().find(|(known, _)| *known == dtype).map_or(Elem::F32, |(_, elem)| *elem)
 }
 
 /// The types that can be multiplied, for messages.
 pub(crate) fn supported() -> String {
-    let single = DType::all().filter(|d| input(*d).is_some() && !matches!(d, DType::Affine(_)));
+    let single = DType::all().filter(|d| is_supported(*d) && !matches!(d, DType::Affine(_)));
     let names: Vec<_> = single.map(DType::name).collect();
     format!("{} or affine groups", names.join(", "))
 }

@@ -10,11 +10,12 @@ use std::ops::Range;
 use mambo_kernel::Epilogue;
 use mambo_tensor::DType;
 
+use super::bf16::Bf16Tiles;
 use super::coded::TILE;
 use super::format::{Format, Many, PANEL_ROWS, Stretch};
 use super::many_codes::{self, ManyCodes};
 use super::many_floats::{self, ManyFloats};
-use super::many_pairs::{self, ManyPairs};
+use super::many_tiles::{self, ManyTiles};
 use super::rare;
 use super::{Packed, WithFormat, with_format};
 use crate::isa::{Isa, Vectorized};
@@ -25,6 +26,8 @@ use crate::simd::{Math, Simd};
 /// From so many rows on it pays to unpack a panel into memory, and from so many where unpacking costs
 /// nothing.
 const MANY_ROWS: (usize, usize) = (16, 48);
+/// From so many rows on they fill tile registers.
+const TILE_ROWS: usize = 32;
 /// Most rows of a task.
 const ROW_BLOCK: usize = 256;
 /// Most rows of a task that multiplies packed panels, and the bytes they may take in cache.
@@ -105,13 +108,20 @@ struct Bind(Isa);
 impl WithFormat for Bind {
     type Output = Box<dyn Multiplier>;
     fn run<F: Format>(self) -> Box<dyn Multiplier> {
-        let many_rows = if self.0.unpacks_for_free() { MANY_ROWS.1 } else { MANY_ROWS.0 };
+        let many_rows = match F::MANY {
+            Many::Tiles => TILE_ROWS,
+            _ if self.0.unpacks_for_free() => MANY_ROWS.1,
+            _ => MANY_ROWS.0,
+        };
         Box::new(Bound::<F> { isa: self.0, many_rows, format: PhantomData })
     }
 }
 
 /// The multiplier of a stored type.
 pub(in crate::kernels) fn multiplier(isa: Isa, dtype: DType) -> Box<dyn Multiplier> {
+    if isa == Isa::Amx && dtype == DType::BF16 {
+        return Bind(isa).run::<Bf16Tiles>();
+    }
     with_format(dtype, Bind(isa)).expect("only supported types are packed")
 }
 
@@ -141,6 +151,8 @@ impl<F: Format> Multiplier for Bound<F> {
             isa.call(UnpackStretch::<F> { stretch, out, format: PhantomData });
         };
         let is_many = task.rows.len() >= self.many_rows || F::MANY == Many::OnlyFloats;
+        // Tiles are loaded from rows next to each other.
+        let is_many = is_many && (F::MANY != Many::Tiles || matches!(task.rows, TaskRows::Range(_)));
         if !is_many || F::MANY == Many::Packed {
             return isa.call(Few::<F> { task, prepared, format: PhantomData });
         }
@@ -155,7 +167,7 @@ impl<F: Format> Multiplier for Bound<F> {
                     let wide = F::WIDE;
                     isa.call(ManyCodes { task, panels, kind, wide, turned, unpack, floats, bytes });
                 }
-                Many::Pairs => isa.call(ManyPairs { task, panels, prepared, unpack, floats, bytes }),
+                Many::Tiles => isa.call(ManyTiles { task, panels, unpack, floats, bytes }),
                 _ => isa.call(ManyFloats { task, panels, unpack, floats, bytes }),
             }
         }
@@ -172,7 +184,7 @@ impl<F: Format> Multiplier for Bound<F> {
     fn panel_group(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> usize {
         let fair = weight.panels() * row_blocks / (members * 6);
         let most = match F::MANY {
-            Many::Codes(_) | Many::Floats | Many::Pairs if rows >= self.many_rows => MANY_PANELS,
+            Many::Codes(_) | Many::Floats | Many::Tiles if rows >= self.many_rows => MANY_PANELS,
             Many::OnlyFloats => MANY_PANELS,
             _ if row_blocks > 1 => PANEL_BLOCK_BYTES / weight.panel_bytes(),
             _ => STREAM_BYTES / weight.panel_bytes(),
@@ -186,7 +198,7 @@ impl<F: Format> Multiplier for Bound<F> {
         let bytes = match F::MANY {
             Many::Codes(_) => many_codes::STRETCH_BYTES,
             Many::Floats | Many::OnlyFloats => many_floats::STRETCH_BYTES,
-            Many::Pairs => many_pairs::STRETCH_BYTES,
+            Many::Tiles => many_tiles::STRETCH_BYTES,
             Many::Packed => 0,
         };
         let floats = if bytes > 0 { MANY_PANELS * rows * PANEL_ROWS } else { 0 };
@@ -322,13 +334,9 @@ impl Task<'_> {
         if rare.is_empty() {
             return y;
         }
-        let pairs = self.x.pair_row(row);
         let mut sums = [0.0; PANEL_ROWS];
         S::store(y, &mut sums);
-        rare::add(rare, &mut sums, |column| {
-            let pair = pairs[column / 2] as u32;
-            f32::from_bits(if column.is_multiple_of(2) { pair << 16 } else { pair & 0xffff_0000 })
-        });
+        rare::add(rare, &mut sums, |column| self.x.value(row, column));
         S::load(&sums)
     }
 

@@ -1,0 +1,136 @@
+//! Many rows of activations against bf16 weights in tile registers (AMX).
+//!
+//! As `many_codes.rs` does it: panels in pairs and columns in stretches that stay in the first cache, with 32
+//! rows at a time. Rows that fill no tile follow the order of tiles with vectors.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use super::bf16::{GROUP, VECTOR};
+use super::format::{PANEL_ROWS, each_row};
+use super::multiply::{Task, TaskRows, Unpack};
+use super::pair_sums::{PairRow, Sums, TILE_PAIRS, TwoParts};
+use super::tiles::{TILE_ROWS, Tiles};
+use crate::isa::Vectorized;
+use crate::simd::Simd;
+
+/// Tiles of a stretch: two panels' stretches and some rows' share the first cache.
+const STRETCH: usize = 16;
+/// Panels that are multiplied together.
+const PAIR: usize = 2;
+/// Groups of columns in a tile.
+const TILE_GROUPS: usize = 2 * TILE_PAIRS / GROUP;
+/// Bytes of the unpacked stretch.
+pub(super) const STRETCH_BYTES: usize = PAIR * STRETCH * TILE_PAIRS * VECTOR;
+
+/// Some panels against many rows.
+pub(super) struct ManyTiles<'a> {
+    pub task: &'a Task<'a>,
+    pub panels: Range<usize>,
+    pub unpack: Unpack<'a>,
+    /// Room for sums and for an unpacked stretch.
+    pub floats: &'a mut [f32],
+    pub bytes: &'a mut [u8],
+}
+
+impl Vectorized for ManyTiles<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let ManyTiles { task, panels, unpack, floats, bytes: room } = self;
+        let (rows, groups) = (task.rows.len(), task.weight.cols().div_ceil(GROUP));
+        let sums: &mut [[f32; PANEL_ROWS]] = floats.as_chunks_mut().0;
+        let sums = &mut sums[..panels.len() * rows];
+        sums.fill([0.0; PANEL_ROWS]);
+        // SAFETY: this is reached only with the instruction set that has tile registers.
+        let tiles = unsafe { Tiles::set_up() };
+        for first in (0..groups).step_by(STRETCH * TILE_GROUPS) {
+            let stretch = first..groups.min(first + STRETCH * TILE_GROUPS);
+            let columns = GROUP / 2 * stretch.start..GROUP / 2 * stretch.end;
+            for (pair, sums) in sums.chunks_mut(PAIR * rows).enumerate() {
+                let own_panels = sums.len() / rows;
+                let bytes = columns.len() * VECTOR;
+                for (p, out) in room[..own_panels * bytes].chunks_mut(bytes).enumerate() {
+                    unpack(panels.start + pair * PAIR + p, stretch.clone(), out);
+                }
+                let (a, b) = room[..own_panels * bytes].split_at(bytes);
+                let (a, b) = (a.as_chunks().0, b.as_chunks().0);
+                let mut i = if own_panels == PAIR { fill(&tiles, task, [a, b], &columns, sums) } else { 0 };
+                while i < rows {
+                    let x = |r: usize| TwoParts::of(&task.x, task.rows.at(i + r).0).part(columns.clone());
+                    i += match (rows - i, own_panels) {
+                        (2.., 2) => group::<S, 2, 2>([a, b], [x(0), x(1)], sums, (rows, i)),
+                        (_, 2) => group::<S, 1, 2>([a, b], [x(0)], sums, (rows, i)),
+                        (4.., _) => group::<S, 4, 1>([a], [x(0), x(1), x(2), x(3)], sums, (rows, i)),
+                        _ => group::<S, 1, 1>([a], [x(0)], sums, (rows, i)),
+                    };
+                }
+            }
+        }
+        task.store_all::<S>(panels, sums);
+    }
+}
+
+/// Adds a stretch's products of two panels with as many rows as fill tiles. Returns how many those are: none
+/// where rows do not stand next to each other or the stretch is not whole tiles.
+fn fill(
+    tiles: &Tiles,
+    task: &Task,
+    panels: [&[[u8; VECTOR]]; PAIR],
+    columns: &Range<usize>,
+    sums: &mut [[f32; PANEL_ROWS]],
+) -> usize {
+    const ROWS: usize = 2 * TILE_ROWS;
+    let TaskRows::Range(range) = &task.rows else { return 0 };
+    if !columns.len().is_multiple_of(TILE_PAIRS) {
+        return 0;
+    }
+    let (first, second) = sums.split_at_mut(range.len());
+    let blocks = first.as_chunks_mut::<ROWS>().0.iter_mut().zip(second.as_chunks_mut::<ROWS>().0);
+    let mut taken = 0;
+    for (first, second) in blocks {
+        let row = range.start + taken;
+        let x = TwoParts::of(&task.x, row).part(columns.clone());
+        let last = TwoParts::of(&task.x, row + ROWS - 1).part(columns.clone());
+        assert_eq!(last.upper.len(), panels[0].len(), "rows and panels have the same columns");
+        // SAFETY: the first and the last of the rows were just seen to have these columns.
+        unsafe { tiles.multiply(x, task.x.stride_bytes(), panels, [first, second]) };
+        taken += ROWS;
+    }
+    taken
+}
+
+/// Adds a stretch's products of `N` panels and `R` rows to their sums, the first of which is at `first`
+/// and those of the next panel `rows` further on. Returns the rows it took.
+#[inline(always)]
+fn group<S: Simd, const R: usize, const N: usize>(
+    vectors: [&[[u8; VECTOR]]; N],
+    x: [TwoParts; R],
+    sums: &mut [[f32; PANEL_ROWS]],
+    (rows, first): (usize, usize),
+) -> usize {
+    let count = vectors[0].len();
+    assert!(vectors.iter().all(|v| v.len() == count) && x.iter().all(|x| x.pairs() == count));
+    let mut own = [Sums::<S, R>::zero(); N];
+    each_row!(N, p, {
+        each_row!(R, r, {
+            own[p].total[r] = S::load(&sums[p * rows + first + r]);
+        });
+    });
+    for k in 0..count {
+        each_row!(N, p, {
+            // SAFETY: all panels have `count` vectors and all rows as many pairs.
+            unsafe { own[p].add(S::load_bytes(vectors[p].get_unchecked(k)), &x, k) };
+            if (k + 1) % TILE_PAIRS == 0 || k + 1 == count {
+                own[p].end_tile::<TwoParts>();
+            }
+        });
+    }
+    each_row!(N, p, {
+        each_row!(R, r, {
+            S::store(own[p].total[r], &mut sums[p * rows + first + r]);
+        });
+    });
+    R
+}
