@@ -23,8 +23,8 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
-    /// The same with tile registers for bf16 (AMX). Products of bf16 weights are summed in the order that
-    /// tiles have, so they differ from the other sets' in the last bits.
+    /// The same with tile registers for bf16 (AMX). They take 16 bits of each activation and sum in an order
+    /// of their own, so products of bf16 weights differ from the other sets' in the last bits.
     Amx,
 }
 
@@ -120,18 +120,12 @@ instruction_set!(
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn has_tiles() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
-    use std::sync::OnceLock;
     const TILES_AND_BF16: u32 = 1 << 24 | 1 << 22;
     const REQUEST_PERMISSION: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
-    static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        if __cpuid(0).eax < 7 || __cpuid_count(7, 0).edx & TILES_AND_BF16 != TILES_AND_BF16 {
-            return false;
-        }
-        // SAFETY: asks for a permission; no memory is involved.
-        unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
-    })
+    let has_them = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & TILES_AND_BF16 == TILES_AND_BF16;
+    // SAFETY: asks for a permission, as often as one likes; no memory is involved.
+    has_them && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
 }
 
 #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]

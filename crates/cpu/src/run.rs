@@ -74,11 +74,10 @@ impl Bench {
     /// Grows every member's memory to at least this.
     pub fn grow(&mut self, members: usize, need: ScratchNeed) -> Result<(), BackendError> {
         let size = self.size.or(need);
-        let places = &mut self.members.0;
-        if size == self.size && places.len() == members {
+        if size == self.size && self.members.0.len() == members {
             return Ok(());
         }
-        places.clear();
+        let mut places = Vec::with_capacity(members);
         for _ in 0..members {
             places.push(UnsafeCell::new(Scratch {
                 floats: Buffer::zeroed(size.floats, "working memory")?,
@@ -87,7 +86,7 @@ impl Bench {
             }));
         }
         self.common = Buffer::zeroed(size.common, "working memory")?;
-        self.size = size;
+        (self.members, self.size) = (Places(places), size);
         Ok(())
     }
 }

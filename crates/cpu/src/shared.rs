@@ -1,7 +1,7 @@
 //! Memory that all members of the team read and write at once: typed views, bounds-checked, in which
 //! every member keeps to the parts its work items name.
 //!
-//! Reading is a safe call, since a call's inputs are never written while it runs. Writing is `unsafe`:
+//! Reading a view is a safe call, since a call's inputs are never written while it runs. Writing is `unsafe`:
 //! the caller says why nobody else touches that part now.
 #![allow(unsafe_code)]
 

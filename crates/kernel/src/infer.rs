@@ -40,6 +40,9 @@ impl Op {
             Op::Embed => Ok(vec![ValueType::f32(x.rows, table_cols)]),
             Op::RmsNorm { .. } | Op::Relu2 | Op::SsmDt => Ok(vec![x]),
             Op::GatherRows => Ok(vec![ValueType { rows: Rows::WANTED, ..x }]),
+            Op::Quantize(elem) if !elem.is_rounded() => {
+                Err(format!("quantize to {}, which is not a rounded type", elem.name()))
+            }
             Op::Quantize(elem) => Ok(vec![ValueType { elem, ..x }]),
             Op::Matmul { out, epilogue } => {
                 let y = ValueType::f32(x.rows, out);

@@ -23,6 +23,9 @@ pub const Q8_BLOCK: usize = 32;
 /// Bytes of a block: codes, scale, and two offsets.
 pub const Q8_BLOCK_BYTES: usize = Q8_BLOCK + 12;
 
+/// Parts of a [`Elem::BF16X2`] value that are smaller than 2^-56 are zero.
+pub const BF16X2_LEAST: f32 = 1.0 / (1u64 << 56) as f32;
+
 /// Columns that a [`Elem::BF16X2`] row has a multiple of.
 pub const BF16X2_COLS: usize = 32;
 

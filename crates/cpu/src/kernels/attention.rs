@@ -114,10 +114,16 @@ impl Attention {
         block.segment.position as usize + (block.first + i) / self.share()
     }
 
+    /// Stretches that a query at a position sees.
+    #[inline(always)]
+    pub(super) fn stretches_to(&self, position: usize) -> usize {
+        position / (STRETCH_PAGES * PAGE_TOKENS) + 1
+    }
+
     /// Stretches that the last query of a block sees.
     #[inline(always)]
     pub(super) fn stretches(&self, block: &Queries) -> usize {
-        self.position(block, block.count - 1) / (STRETCH_PAGES * PAGE_TOKENS) + 1
+        self.stretches_to(self.position(block, block.count - 1))
     }
 
     /// Scales the queries of a block.
@@ -195,6 +201,9 @@ impl Attention {
         for stretch in 0..self.stretches(block) {
             let running = self.stretch::<S>(cx, block, stretch, &mut room);
             for (i, sums) in room.totals.chunks_exact_mut(n).take(block.count).enumerate() {
+                if stretch >= self.stretches_to(self.position(block, i)) {
+                    continue;
+                }
                 let mut total = Total { running: &mut totals[i], sums };
                 total.add::<S>(running[i], &room.sums[i * n..(i + 1) * n]);
             }
@@ -226,7 +235,7 @@ impl Attention {
         }
     }
 
-    /// The blocks of up to `size` queries that a segment has, all of a key head's after each other.
+    /// Block `item` of up to `size` queries of a segment; all of a key head's come after each other.
     #[inline(always)]
     pub(super) fn block<'a>(&self, segment: &'a Segment, size: usize, item: usize) -> Queries<'a> {
         let (count, blocks) = (segment.rows as usize * self.share(), self.blocks(segment, size));

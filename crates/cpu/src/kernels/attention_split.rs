@@ -2,7 +2,8 @@
 //!
 //! An item is one stretch of a block of queries. What it finds goes to memory that members share, where
 //! the queries' owners then add it to the totals, stretch after stretch as one member alone would. Where
-//! memory is too small for all stretches there are several rounds.
+//! memory is too small for all stretches there are several rounds. The last one ends without a barrier: whoever
+//! writes the shared memory next has met the others before (`Cx::common`).
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -46,7 +47,7 @@ impl<'a> Split<'a> {
             items += blocks * attention.dims.kv_heads;
             stretches = stretches.max(attention.stretches(&attention.block(segment, QUERIES, blocks - 1)));
         }
-        let is_worth_it = stretches > 1 && items < ENOUGH * cx.members;
+        let is_worth_it = cx.members > 1 && stretches > 1 && items < ENOUGH * cx.members;
         is_worth_it.then_some(Split { attention, queries, stretches })
     }
 
@@ -84,7 +85,8 @@ impl<'a> Split<'a> {
                     }
                     let take = |i: usize, running: Running, sums: &[f32]| {
                         let held = self.held(self.query(&block, i), 1 + stretch - round.start);
-                        // SAFETY: a stretch of a query belongs to one item.
+                        // SAFETY: a stretch of a query belongs to one item, and all members have met since the
+                        // memory was last read.
                         let held = unsafe { cx.common.write(held) };
                         held[..n].copy_from_slice(sums);
                         held[n..].copy_from_slice(&[running.max, running.sum]);
@@ -101,15 +103,9 @@ impl<'a> Split<'a> {
         let n = self.attention.dims.head_dim;
         let (row, head) = (query / self.attention.dims.q_heads, query % self.attention.dims.q_heads);
         let segments = cx.step.segments;
-        let of_row = |row: usize| segments.partition_point(|s| s.first_row as usize <= row) - 1;
-        let segment = &segments[of_row(row)];
-        let own = Queries {
-            segment,
-            kv_head: head / self.attention.share(),
-            first: (row - segment.first_row as usize) * self.attention.share()
-                + head % self.attention.share(),
-            count: 1,
-        };
+        let segment = &segments[segments.partition_point(|s| s.first_row as usize <= row) - 1];
+        let position = segment.position as usize + row - segment.first_row as usize;
+        let stretches = self.attention.stretches_to(position);
         // SAFETY: this member alone has this query.
         let (sums, rest) = unsafe { cx.common.write(self.held(query, 0)) }.split_at_mut(n);
         let mut running = Running { max: rest[0], sum: rest[1] };
@@ -117,7 +113,6 @@ impl<'a> Split<'a> {
             sums.fill(0.0);
             running = Running::START;
         }
-        let stretches = self.attention.stretches(&own);
         let mut total = Total { running: &mut running, sums };
         for stretch in round.start..round.end.min(stretches) {
             // SAFETY: written before the barrier.

@@ -49,7 +49,7 @@ pub(crate) struct Cx<'a> {
     pub caches: &'a CacheViews<'a>,
     /// Activations.
     pub arena: Shared<'a, u8>,
-    /// Working memory that members share within a call.
+    /// Working memory that members share within a call. A call has a barrier of its own before it writes it.
     pub common: Shared<'a, f32>,
     /// The team's barrier.
     pub meeting: &'a Meeting,

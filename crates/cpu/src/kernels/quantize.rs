@@ -4,7 +4,7 @@
 //! An item is some blocks of a row. Bytes: 4 in and 1.375 or 4 out per value.
 #![allow(unsafe_code)]
 
-use mambo_kernel::{Operand, Q8_BLOCK};
+use mambo_kernel::{BF16X2_LEAST, Operand, Q8_BLOCK};
 
 use super::{Cx, Scratch, Work};
 use crate::shared::Q8Block;
@@ -63,7 +63,7 @@ impl Work for Quantize {
     }
 }
 
-/// An item is a row here.
+/// f32 rows to two bf16 for each value. An item is a row.
 pub(crate) struct SplitInTwo {
     pub x: Operand,
     pub out: Operand,
@@ -91,6 +91,8 @@ impl Work for SplitInTwo {
 #[inline(always)]
 fn store_pairs<S: Simd>(values: S::F, out: &mut [i32]) -> S::F {
     let mut rounded = [0; 2 * LANES];
+    // Not a number stays so: it is not below.
+    let values = S::select_gt(S::splat(BF16X2_LEAST), abs::<S>(values), S::zero(), values);
     store_bf16::<S>(values, &mut rounded);
     out.copy_from_slice(&bytemuck::cast::<_, [i32; LANES / 2]>(rounded));
     S::load_bf16(&rounded)

@@ -47,6 +47,7 @@ impl Simd for Avx512 {
     type I = __m512i;
     type B = __m512i;
 
+    const HAS_TILES: bool = true;
     const ROWS: usize = 8;
     const WIDE_ZERO: i32 = 128;
     const CODE_ZERO: i32 = 128;

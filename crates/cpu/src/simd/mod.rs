@@ -22,6 +22,9 @@ pub(crate) const LANES: usize = 16;
 /// One instruction set. Methods of the x86 types may only run where the CPU has the features; dispatch
 /// makes sure of that once per call.
 pub(crate) trait Simd: Copy + Send + Sync + 'static {
+    /// Whether machines with this vocabulary may have tile registers.
+    const HAS_TILES: bool = false;
+
     /// Sixteen f32.
     type F: Copy;
     /// Sixteen i32.

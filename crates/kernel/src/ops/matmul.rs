@@ -1,8 +1,8 @@
 //! `matmul`: `y[o] = Σ_i W[o,i]·x[i]` for every row, then the epilogue: nothing, `max(y, 0)²`, or plus
 //! the residual.
 //!
-//! Weights are `[out, in]` in any stored type. A kernel that reads 8-bit rows is judged on the values
-//! those rows stand for; how good the 8-bit rows are is the contract of `quantize`.
+//! Weights are `[out, in]` in any stored type. A kernel that reads rounded rows is judged on the values
+//! those rows stand for; how good the rounded rows are is the contract of `quantize`.
 //! Tolerance: an f32 sum of `in` products.
 
 use mambo_tensor::{DType, decode_row};
@@ -99,11 +99,13 @@ pub fn cases() -> Vec<Case> {
             cases.push(case);
         }
     }
-    for (out, cols) in [(33, 96), (16, 47)] {
+    // Enough columns and outputs for every blocking of 16-bit floats, and activations next to nothing.
+    for (out, cols, size) in [(224, 544, 1.0), (210, 1100, 1e-30), (16, 47, 1.0)] {
         let weight = far_apart(&[out, cols], &mut rng);
         let op = Op::Matmul { out, epilogue: Epilogue::None };
-        let name = format!("bf16 far apart, {cols} -> {out}");
-        cases.push(Case::new(name, op, &[1, 2, 5, 23, 33], 1e-5).weight(weight).input(cols, || rng.normal()));
+        let name = format!("bf16 far apart, {cols} -> {out}, activations of {size}");
+        let case = Case::new(name, op, &[1, 2, 5, 23, 33], 1e-5).weight(weight);
+        cases.push(case.input(cols, || rng.normal() * size));
     }
     cases
 }

@@ -1,23 +1,23 @@
 //! `quantize`: f32 rows to rows of 8-bit blocks or of two bf16 for each value.
 //!
 //! Per block of 32: `scale = amax/127`, `code = round(x·127/amax)` with ties to even; a block of zeros has
-//! scale and codes zero, and the last block of a row is padded with zeros. Of two bf16
-//! the first is the value rounded and the second what that left, rounded, ties to even. Tolerance: half a code, which is 1/254 of the block's largest value; rows are
-//! compared by their decoded values.
+//! scale and codes zero, and the last block of a row is padded with zeros. Of two bf16 the first is the value
+//! rounded and the second what that left, rounded; parts below [`BF16X2_LEAST`] are zero, and a value that
+//! bf16 is too small for becomes NaN. Rows are compared by their decoded values, which have to be equal.
 
 use crate::case::{Case, RAGGED, Rng};
 use crate::op::Op;
 use crate::rounding::{bf16_bits, bf16_value};
-use crate::value::{Elem, Q8_BLOCK, Q8_BLOCK_BYTES};
+use crate::value::{BF16X2_LEAST, Elem, Q8_BLOCK, Q8_BLOCK_BYTES};
 
 /// One row in the layout of a rounded type, as bytes.
 pub fn reference(x: &[f32], to: Elem) -> Vec<u8> {
     let bytes = to.row_bytes(x.len());
     let mut row = if to == Elem::BF16X2 {
-        let upper = |v: f32| bf16_value(bf16_bits(v));
-        let mut parts: Vec<u8> = x.iter().flat_map(|&v| bf16_bits(v).to_le_bytes()).collect();
+        let part = |v: f32| if v.abs() < BF16X2_LEAST { 0 } else { bf16_bits(v) };
+        let mut parts: Vec<u8> = x.iter().flat_map(|&v| part(v).to_le_bytes()).collect();
         parts.resize(bytes / 2, 0);
-        parts.extend(x.iter().flat_map(|&v| bf16_bits(v - upper(v)).to_le_bytes()));
+        parts.extend(x.iter().flat_map(|&v| part(v - bf16_value(part(v))).to_le_bytes()));
         parts
     } else {
         blocks(x)

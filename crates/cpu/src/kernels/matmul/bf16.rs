@@ -1,8 +1,8 @@
 //! bf16 weights with f32 activations, which tile registers want in two parts.
 //!
 //! Weights are held in twelve bits without loss: sign and fraction as they are, and of the exponent how far
-//! it is below the largest one of the row. Exponents out of reach are rare; those weights count as zero here
-//! and are added at the end ([`super::rare`]). Panel: the largest exponents of its rows, then per eight columns
+//! it is below the row's top one. Exponents out of reach are rare; those weights count as zero here and are
+//! added at the end ([`super::rare`]). Panel: the top exponents of its rows, then per eight columns
 //! two planes of signs and fractions and one of exponents, lanes of two columns each.
 //!
 //! Bytes: 1.5 per weight; FLOPs: 2 per weight and row.
@@ -23,8 +23,13 @@ pub(super) const GROUP: usize = 8;
 const GROUP_BYTES: usize = 3 * VECTOR;
 /// Vectors of two columns in a group.
 const PAIRS: usize = GROUP / 2;
-/// Largest distance of an exponent below its row's largest; the next code stands for zero.
+/// Largest distance of an exponent below its row's top one; the next code stands for zero.
 const REACH: u16 = 14;
+/// Least exponent in a panel. With activations that have no smaller one, no sum of products is below the
+/// smallest normal number, which tile registers count as zero and vectors do not.
+const LEAST: u16 = 127 - 56;
+/// A row with more rare weights than one in so many gets another top than its largest exponent.
+const MANY_RARE: usize = 64;
 /// How far ahead of passing weights memory is asked.
 const AHEAD: usize = 4096;
 
@@ -48,22 +53,22 @@ fn high<S: Simd>(plane: S::B) -> S::B {
 
 /// The four vectors of a group.
 #[inline(always)]
-fn pairs<S: Simd>(group: &[u8; GROUP_BYTES], largest: S::B) -> [S::B; PAIRS] {
+fn pairs<S: Simd>(group: &[u8; GROUP_BYTES], top: S::B) -> [S::B; PAIRS] {
     let [first, second, exponents] = group.as_chunks::<VECTOR>().0 else { unreachable!("three vectors") };
     let [first, second, exponents] = [S::load_bytes(first), S::load_bytes(second), S::load_bytes(exponents)];
     [
-        S::bor(low::<S>(first), S::lower_exponents(largest, exponents)),
-        S::bor(high::<S>(first), S::lower_exponents(largest, S::bshr::<4>(exponents))),
-        S::bor(low::<S>(second), S::lower_exponents(largest, S::bshr::<8>(exponents))),
-        S::bor(high::<S>(second), S::lower_exponents(largest, S::bshr::<12>(exponents))),
+        S::bor(low::<S>(first), S::lower_exponents(top, exponents)),
+        S::bor(high::<S>(first), S::lower_exponents(top, S::bshr::<4>(exponents))),
+        S::bor(low::<S>(second), S::lower_exponents(top, S::bshr::<8>(exponents))),
+        S::bor(high::<S>(second), S::lower_exponents(top, S::bshr::<12>(exponents))),
     ]
 }
 
-/// The largest exponents of a panel, and its groups.
+/// The top exponents of a panel, and its groups.
 #[inline(always)]
 fn parts(panel: &[u8]) -> (&[u8; VECTOR], &[[u8; GROUP_BYTES]]) {
-    let (largest, groups) = panel.split_first_chunk().expect("a panel starts with its largest exponents");
-    (largest, groups.as_chunks().0)
+    let (top, groups) = panel.split_first_chunk().expect("a panel starts with its top exponents");
+    (top, groups.as_chunks().0)
 }
 
 fn exponent(weight: u16) -> u16 {
@@ -71,17 +76,39 @@ fn exponent(weight: u16) -> u16 {
 }
 
 /// Exponent code of a weight, and the byte of its sign and fraction.
-fn code(weight: u16, largest: u16) -> (u16, u16) {
-    let (below, byte) = (largest - exponent(weight), (weight & 0x7f) << 1 | weight >> 15);
-    if exponent(weight) > 0 && below <= REACH { (below, byte) } else { (REACH + 1, 0) }
+fn code(weight: u16, top: u16) -> (u16, u16) {
+    let byte = (weight & 0x7f) << 1 | weight >> 15;
+    if is_in_reach(weight, top) { (top - exponent(weight), byte) } else { (REACH + 1, 0) }
+}
+
+fn is_in_reach(weight: u16, top: u16) -> bool {
+    (top.saturating_sub(REACH).max(LEAST)..=top).contains(&exponent(weight))
+}
+
+/// Zeros of either sign are no loss.
+fn is_rare(weight: u16, top: u16) -> bool {
+    !is_in_reach(weight, top) && weight << 1 != 0
 }
 
 fn weights(row: &[u8]) -> impl Iterator<Item = u16> {
     row.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half))
 }
 
-fn largest_exponent(row: &[u8]) -> u16 {
-    weights(row).map(exponent).max().unwrap_or(0)
+/// The exponent from which a row's are counted down: the largest, or where that puts too many out of reach the
+/// one that has most within it.
+fn top_exponent(row: &[u8]) -> u16 {
+    let largest = weights(row).map(exponent).max().unwrap_or(0);
+    let rare = weights(row).filter(|weight| is_rare(*weight, largest)).count();
+    if rare * MANY_RARE <= row.len() / 2 {
+        return largest;
+    }
+    let mut counts = [0usize; 256];
+    weights(row).for_each(|weight| counts[usize::from(exponent(weight))] += 1);
+    let held = |top: &u16| -> usize {
+        let from = top.saturating_sub(REACH).max(LEAST);
+        (from..=*top).map(|e| counts[usize::from(e)]).sum()
+    };
+    (LEAST..=largest).max_by_key(held).unwrap_or(largest)
 }
 
 impl Format for Bf16Format {
@@ -95,17 +122,17 @@ impl Format for Bf16Format {
     }
 
     fn pack(_dtype: DType, panel: &mut [u8], _cols: usize, first_lane: usize, rows: &[&[u8]]) {
-        let (largest, groups) = panel.split_first_chunk_mut::<VECTOR>().expect("a whole panel");
+        let (tops, groups) = panel.split_first_chunk_mut::<VECTOR>().expect("a whole panel");
         let both = |low: u16, high: u16| (u32::from(low) | u32::from(high) << 16).to_le_bytes();
         for (i, row) in rows.iter().enumerate() {
-            let (lane, most) = (4 * (first_lane + i), largest_exponent(row));
-            largest[lane..lane + 4].copy_from_slice(&both(most << 7, most << 7));
+            let (lane, top) = (4 * (first_lane + i), top_exponent(row));
+            tops[lane..lane + 4].copy_from_slice(&both(top << 7, top << 7));
             let stored = row.chunks(2 * GROUP);
             for (group, stored) in groups.as_chunks_mut::<GROUP_BYTES>().0.iter_mut().zip(stored) {
                 // Columns beyond the last are zeros.
                 let mut parts = [(REACH + 1, 0); GROUP];
                 for (part, weight) in parts.iter_mut().zip(weights(stored)) {
-                    *part = code(weight, most);
+                    *part = code(weight, top);
                 }
                 let byte = |c: usize| parts[c].1 | parts[c + 2].1 << 8;
                 let code =
@@ -119,23 +146,19 @@ impl Format for Bf16Format {
     }
 
     fn rare(row: &[u8], lane: usize, found: &mut Vec<Rare>) {
-        let most = largest_exponent(row);
-        for (column, weight) in weights(row).enumerate() {
-            // Zeros of either sign are no loss.
-            if code(weight, most).0 > REACH && weight << 1 != 0 {
-                found.push(Rare { lane, column, value: f32::from_bits(u32::from(weight) << 16) });
-            }
-        }
+        let top = top_exponent(row);
+        let rare = weights(row).enumerate().filter(|(_, weight)| is_rare(*weight, top));
+        found.extend(rare.map(|(column, weight)| Rare::new(lane, column, weight)));
     }
 
     #[inline(always)]
     fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
-        let (largest, groups) = parts(stretch.panel);
-        let largest = S::load_bytes(largest);
+        let (top, groups) = parts(stretch.panel);
+        let top = S::load_bytes(top);
         let groups = &groups[stretch.range.start / GROUP..stretch.range.end.div_ceil(GROUP)];
         let columns = out.as_chunks_mut::<VECTOR>().0;
         for (group, columns) in groups.iter().zip(columns.chunks_mut(GROUP)) {
-            let pairs = pairs::<S>(group, largest);
+            let pairs = pairs::<S>(group, top);
             for (pair, columns) in pairs.into_iter().zip(columns.chunks_mut(2)) {
                 let (even, odd) = S::widen_pairs(pair);
                 S::store_le(even, &mut columns[0]);
@@ -161,14 +184,16 @@ impl Format for Bf16Format {
         let mut sums = [Sums::<S, R>::zero(); N];
         add_groups(panels, whole, &x.map(|x| &x[..cols]), &mut sums);
         if rest > 0 {
-            let last = x.map(|x| last_group(&x[..cols]));
-            let x = last.each_ref().map(|last| &last[..]);
             each_row!(N, p, {
-                let (largest, groups) = parts(panels[p]);
-                let pairs = pairs::<S>(&groups[whole], S::load_bytes(largest));
-                for j in 0..PAIRS {
-                    // SAFETY: every row has a whole group.
-                    unsafe { sums[p].add(pairs[j], &x, j) };
+                let (top, groups) = parts(panels[p]);
+                let pairs = pairs::<S>(&groups[whole], S::load_bytes(top));
+                for c in 0..rest {
+                    let (even, odd) = S::widen_pairs(pairs[c / 2]);
+                    let column = if c % 2 == 0 { even } else { odd };
+                    each_row!(R, r, {
+                        let x = S::splat(x[r][GROUP * whole + c]);
+                        sums[p].total[r] = S::fma(column, x, sums[p].total[r]);
+                    });
                 }
             });
         }
@@ -190,13 +215,17 @@ impl Format for Bf16Tiles {
         Bf16Format::pack(dtype, panel, cols, first_lane, rows);
     }
 
+    fn rare(row: &[u8], lane: usize, found: &mut Vec<Rare>) {
+        Bf16Format::rare(row, lane, found);
+    }
+
     #[inline(always)]
     fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
-        let (largest, groups) = parts(stretch.panel);
-        let largest = S::load_bytes(largest);
+        let (top, groups) = parts(stretch.panel);
+        let top = S::load_bytes(top);
         let groups = &groups[stretch.range.clone()];
         for (group, out) in groups.iter().zip(out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<PAIRS>().0) {
-            let pairs = pairs::<S>(group, largest);
+            let pairs = pairs::<S>(group, top);
             for j in 0..PAIRS {
                 S::store_bytes(pairs[j], &mut out[j]);
             }
@@ -214,6 +243,9 @@ impl Format for Bf16Tiles {
         cols: usize,
         x: &[TwoParts<'_>; R],
     ) -> [[S::F; R]; N] {
+        if !S::HAS_TILES {
+            unreachable!("another instruction set has no tile registers");
+        }
         let mut sums = [Sums::<S, R>::zero(); N];
         add_groups(panels, cols.div_ceil(GROUP), x, &mut sums);
         totals(&sums)
@@ -232,13 +264,13 @@ fn add_groups<S: Simd, X: PairRow, const R: usize, const N: usize>(
     let panels = panels.map(|panel| (parts(panel).0, &parts(panel).1[..count]));
     for g in 0..count {
         each_row!(N, p, {
-            let (largest, groups) = panels[p];
+            let (top, groups) = panels[p];
             // SAFETY: every panel was cut to so many groups.
             let group = unsafe { groups.get_unchecked(g) };
             for line in 0..3 {
                 S::prefetch(group, AHEAD + line * VECTOR);
             }
-            let pairs = pairs::<S>(group, S::load_bytes(largest));
+            let pairs = pairs::<S>(group, S::load_bytes(top));
             for j in 0..PAIRS {
                 // SAFETY: every row has these columns.
                 unsafe { sums[p].add(pairs[j], x, PAIRS * g + j) };
@@ -257,13 +289,4 @@ fn totals<S: Simd, const R: usize, const N: usize>(sums: &[Sums<S, R>; N]) -> [[
         totals[p] = sums[p].total;
     });
     totals
-}
-
-/// The last columns of a row that are less than a group, filled up with zeros.
-#[inline(always)]
-fn last_group(x: &[f32]) -> [f32; GROUP] {
-    let mut last = [0.0; GROUP];
-    let rest = x.len() % GROUP;
-    last[..rest].copy_from_slice(&x[x.len() - rest..]);
-    last
 }

@@ -16,6 +16,8 @@ use crate::simd::Simd;
 
 /// Tiles of a stretch: two panels' stretches and some rows' share the first cache.
 const STRETCH: usize = 16;
+/// Rows that are multiplied together.
+pub(super) const ROWS: usize = 2 * TILE_ROWS;
 /// Panels that are multiplied together.
 const PAIR: usize = 2;
 /// Groups of columns in a tile.
@@ -38,6 +40,9 @@ impl Vectorized for ManyTiles<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
+        if !S::HAS_TILES {
+            unreachable!("another instruction set has no tile registers");
+        }
         let ManyTiles { task, panels, unpack, floats, bytes: room } = self;
         let (rows, groups) = (task.rows.len(), task.weight.cols().div_ceil(GROUP));
         let sums: &mut [[f32; PANEL_ROWS]] = floats.as_chunks_mut().0;
@@ -81,7 +86,6 @@ fn fill(
     columns: &Range<usize>,
     sums: &mut [[f32; PANEL_ROWS]],
 ) -> usize {
-    const ROWS: usize = 2 * TILE_ROWS;
     let TaskRows::Range(range) = &task.rows else { return 0 };
     if !columns.len().is_multiple_of(TILE_PAIRS) {
         return 0;

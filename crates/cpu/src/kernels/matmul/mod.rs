@@ -95,9 +95,14 @@ pub(crate) fn is_supported(dtype: DType) -> bool {
     has_format || is_decoded(dtype) || affine_bits(dtype).is_some()
 }
 
+/// Whether an instruction set multiplies a stored type in tile registers.
+fn goes_through_tiles(isa: Isa, dtype: DType) -> bool {
+    isa == Isa::Amx && dtype == DType::BF16
+}
+
 /// The activations that a stored type is multiplied with.
 pub(crate) fn input(isa: Isa, dtype: DType) -> Elem {
-    if isa == Isa::Amx && dtype == DType::BF16 {
+    if goes_through_tiles(isa, dtype) {
         return Elem::BF16X2;
     }
     TYPES.iter().find(|(known, _)| *known == dtype).map_or(Elem::F32, |(_, elem)| *elem)
@@ -116,7 +121,7 @@ pub(super) trait WithFormat {
     fn run<F: Format>(self) -> Self::Output;
 }
 
-/// The one place that maps stored types to formats.
+/// The one place that maps stored types to formats; `multiplier` has another way to multiply one of them.
 pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Output> {
     Some(match dtype {
         DType::F32 => what.run::<PlainFormat<F32>>(),

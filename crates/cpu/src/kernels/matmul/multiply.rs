@@ -17,7 +17,7 @@ use super::many_codes::{self, ManyCodes};
 use super::many_floats::{self, ManyFloats};
 use super::many_tiles::{self, ManyTiles};
 use super::rare;
-use super::{Packed, WithFormat, with_format};
+use super::{Packed, WithFormat, goes_through_tiles, with_format};
 use crate::isa::{Isa, Vectorized};
 use crate::kernels::ScratchNeed;
 use crate::shared::View;
@@ -26,8 +26,6 @@ use crate::simd::{Math, Simd};
 /// From so many rows on it pays to unpack a panel into memory, and from so many where unpacking costs
 /// nothing.
 const MANY_ROWS: (usize, usize) = (16, 48);
-/// From so many rows on they fill tile registers.
-const TILE_ROWS: usize = 32;
 /// Most rows of a task.
 const ROW_BLOCK: usize = 256;
 /// Most rows of a task that multiplies packed panels, and the bytes they may take in cache.
@@ -109,7 +107,7 @@ impl WithFormat for Bind {
     type Output = Box<dyn Multiplier>;
     fn run<F: Format>(self) -> Box<dyn Multiplier> {
         let many_rows = match F::MANY {
-            Many::Tiles => TILE_ROWS,
+            Many::Tiles => many_tiles::ROWS,
             _ if self.0.unpacks_for_free() => MANY_ROWS.1,
             _ => MANY_ROWS.0,
         };
@@ -119,7 +117,7 @@ impl WithFormat for Bind {
 
 /// The multiplier of a stored type.
 pub(in crate::kernels) fn multiplier(isa: Isa, dtype: DType) -> Box<dyn Multiplier> {
-    if isa == Isa::Amx && dtype == DType::BF16 {
+    if goes_through_tiles(isa, dtype) {
         return Bind(isa).run::<Bf16Tiles>();
     }
     with_format(dtype, Bind(isa)).expect("only supported types are packed")
@@ -151,8 +149,6 @@ impl<F: Format> Multiplier for Bound<F> {
             isa.call(UnpackStretch::<F> { stretch, out, format: PhantomData });
         };
         let is_many = task.rows.len() >= self.many_rows || F::MANY == Many::OnlyFloats;
-        // Tiles are loaded from rows next to each other.
-        let is_many = is_many && (F::MANY != Many::Tiles || matches!(task.rows, TaskRows::Range(_)));
         if !is_many || F::MANY == Many::Packed {
             return isa.call(Few::<F> { task, prepared, format: PhantomData });
         }
@@ -183,13 +179,13 @@ impl<F: Format> Multiplier for Bound<F> {
 
     fn panel_group(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> usize {
         let fair = weight.panels() * row_blocks / (members * 6);
-        let most = match F::MANY {
-            Many::Codes(_) | Many::Floats | Many::Tiles if rows >= self.many_rows => MANY_PANELS,
-            Many::OnlyFloats => MANY_PANELS,
-            _ if row_blocks > 1 => PANEL_BLOCK_BYTES / weight.panel_bytes(),
-            _ => STREAM_BYTES / weight.panel_bytes(),
-        };
-        let group = most.min(fair).max(1);
+        let is_many = rows >= self.many_rows || F::MANY == Many::OnlyFloats;
+        if is_many && F::MANY != Many::Packed {
+            // They are multiplied in pairs.
+            return (MANY_PANELS.min(fair) / 2 * 2).max(2);
+        }
+        let bytes = if row_blocks > 1 { PANEL_BLOCK_BYTES } else { STREAM_BYTES };
+        let group = (bytes / weight.panel_bytes()).min(fair).max(1);
         if group > 4 { group / 4 * 4 } else { group }
     }
 

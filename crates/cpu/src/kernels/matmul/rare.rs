@@ -8,10 +8,25 @@ use super::format::PANEL_ROWS;
 /// A weight that its panel counts as zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rare {
+    column: u32,
     /// Row of the panel.
-    pub lane: usize,
-    pub column: usize,
-    pub value: f32,
+    lane: u16,
+    bf16: u16,
+}
+
+impl Rare {
+    pub fn new(lane: usize, column: usize, bf16: u16) -> Rare {
+        Rare {
+            column: u32::try_from(column).expect("fewer columns than a number holds"),
+            lane: lane as u16,
+            bf16,
+        }
+    }
+
+    #[inline(always)]
+    fn value(self) -> f32 {
+        f32::from_bits(u32::from(self.bf16) << 16)
+    }
 }
 
 /// The rare weights of all panels.
@@ -40,7 +55,7 @@ impl RareWeights {
 #[inline(always)]
 pub(crate) fn add(rare: &[Rare], sums: &mut [f32; PANEL_ROWS], x: impl Fn(usize) -> f32) {
     for weight in rare {
-        sums[weight.lane] += weight.value * x(weight.column);
+        sums[usize::from(weight.lane)] += weight.value() * x(weight.column as usize);
     }
 }
 

@@ -73,6 +73,8 @@ impl Tiles {
         let (upper, lower) = (x.upper.as_ptr().cast::<u8>(), x.lower.as_ptr().cast::<u8>());
         let next = TILE_ROWS * stride;
         // SAFETY: tiles of panels and sums are inside their slices, those of rows are the caller's promise.
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("only x86-64 has tile registers");
         #[cfg(target_arch = "x86_64")]
         unsafe {
             asm!(
