@@ -135,7 +135,7 @@ def measure(args):
         "machine": machine, "cores": os.cpu_count(), "threads": args.threads, "commit": compare.commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
     })
-    rows = stored.setdefault("rows", {})
+    rows, commits = stored.setdefault("rows", {}), stored.setdefault("commits", {})
     for row in args.only or VERSUS + OWN:
         say(f"\n== {row}")
         if row in VERSUS:
@@ -146,6 +146,8 @@ def measure(args):
                    "batch 30b": lambda a: batch(a, "nano-30b q4_0")}[row]
             rows[row] = own(args)
             say(json.dumps(rows[row]))
+        # Asked before anything was written: results are tracked too.
+        commits[row] = stored["commit"]
         path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 
 

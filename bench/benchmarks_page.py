@@ -50,8 +50,8 @@ def versus_table(rows):
     return "\n".join(lines)
 
 
-def own_lines(rows):
-    lines = []
+def own_lines(result):
+    rows, lines = result["rows"], [f"- {note}" for note in result.get("notes", [])]
     if row := rows.get("scaling"):
         short, long = row["prefill"]["512"], row["prefill"]["4096"]
         near, far = row["decode_at_depth"]["0"], row["decode_at_depth"]["16384"]
@@ -97,6 +97,16 @@ def chart(result):
             f'<text x="12" y="26" font-size="16">{title}</text>\n' + "\n".join(out) + "\n</svg>\n")
 
 
+def commits(result):
+    """The commits that the rows were measured at."""
+    found = {}
+    for row in result["rows"]:
+        found.setdefault(result.get("commits", {}).get(row, result["commit"]), []).append(row)
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{commit} ({', '.join(rows)})" for commit, rows in found.items())
+
+
 def write(results, docs):
     page = HEAD
     for path in sorted(results.glob("*.json")):
@@ -105,8 +115,8 @@ def write(results, docs):
             continue
         picture = f"benchmarks-{path.stem}.svg"
         page += (f"\n## {result['machine']}, {result['threads']} threads\n"
-                 f"{result['date']}, mambo {result['commit']}, {result.get('peer', 'llama-cpp-python 0.3.36')}; "
+                 f"{result['date']}, mambo {commits(result)}, {result.get('peer', 'llama-cpp-python 0.3.36')}; "
                  f"`bench/benchmarks.py`, results in `bench/results/{path.name}`.\n\n"
-                 f"{versus_table(result['rows'])}\n\n{own_lines(result['rows'])}\n\n![bars]({picture})\n")
+                 f"{versus_table(result['rows'])}\n\n{own_lines(result)}\n\n![bars]({picture})\n")
         (docs / picture).write_text(chart(result), encoding="utf-8")
     (docs / "benchmarks.md").write_text(page + FLOORS, encoding="utf-8")

@@ -153,7 +153,7 @@ impl Attention {
         let n = self.dims.head_dim;
         let (key_half, value_half) = self.halves(cx);
         let Room { keys, values, queries, sums, .. } = room;
-        sums.fill(0.0);
+        sums[..block.count * n].fill(0.0);
         let mut running = [Running::START; QUERIES];
         let last = self.position(block, block.count - 1) / PAGE_TOKENS;
         let first = stretch * STRETCH_PAGES;
@@ -196,9 +196,9 @@ impl Attention {
         let n = self.dims.head_dim;
         let mut room = Room::of(floats, n);
         self.scale_queries::<S>(cx, block, &mut room);
-        room.totals.fill(0.0);
-        let mut totals = [Running::START; QUERIES];
-        for stretch in 0..self.stretches(block) {
+        let mut totals = self.stretch::<S>(cx, block, 0, &mut room);
+        std::mem::swap(&mut room.sums, &mut room.totals);
+        for stretch in 1..self.stretches(block) {
             let running = self.stretch::<S>(cx, block, stretch, &mut room);
             for (i, sums) in room.totals.chunks_exact_mut(n).take(block.count).enumerate() {
                 if stretch >= self.stretches_to(self.position(block, i)) {
