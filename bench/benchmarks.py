@@ -132,7 +132,7 @@ def measure(args):
     path = RESULTS / f"{slug(args.name or f'{machine} {os.cpu_count()} cores')}.json"
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     stored.update({
-        "machine": machine, "cores": os.cpu_count(), "threads": args.threads, "commit": compare.commit(),
+        "machine": stored.get("machine", machine), "cores": os.cpu_count(), "threads": args.threads, "commit": compare.commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
     })
     rows, commits = stored.setdefault("rows", {}), stored.setdefault("commits", {})

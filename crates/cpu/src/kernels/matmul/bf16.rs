@@ -8,8 +8,10 @@
 //! Bytes: 1.5 per weight; FLOPs: 2 per weight and row.
 #![allow(unsafe_code)]
 
+use mambo_kernel::BF16X2_LEAST;
 use mambo_tensor::DType;
 
+use super::coded::fetch_ahead;
 use super::format::{Format, Many, PANEL_ROWS, Stretch, each_row};
 use super::pair_sums::{PairRow, Sums, TILE_PAIRS, TwoParts};
 use super::rare::Rare;
@@ -27,11 +29,9 @@ const PAIRS: usize = GROUP / 2;
 const REACH: u16 = 14;
 /// Least exponent in a panel. With activations that have no smaller one, no sum of products is below the
 /// smallest normal number, which tile registers count as zero and vectors do not.
-const LEAST: u16 = 127 - 56;
+const LEAST: u16 = (BF16X2_LEAST.to_bits() >> 23) as u16;
 /// A row with more rare weights than one in so many gets another top than its largest exponent.
 const MANY_RARE: usize = 64;
-/// How far ahead of passing weights memory is asked.
-const AHEAD: usize = 4096;
 
 /// The format of bf16.
 pub(crate) struct Bf16Format;
@@ -145,8 +145,9 @@ impl Format for Bf16Format {
         }
     }
 
-    fn rare(row: &[u8], lane: usize, found: &mut Vec<Rare>) {
-        let top = top_exponent(row);
+    fn rare(panel: &[u8], lane: usize, row: &[u8], found: &mut Vec<Rare>) {
+        let (tops, _) = parts(panel);
+        let top = u16::from_le_bytes([tops[4 * lane], tops[4 * lane + 1]]) >> 7;
         let rare = weights(row).enumerate().filter(|(_, weight)| is_rare(*weight, top));
         found.extend(rare.map(|(column, weight)| Rare::new(lane, column, weight)));
     }
@@ -215,8 +216,8 @@ impl Format for Bf16Tiles {
         Bf16Format::pack(dtype, panel, cols, first_lane, rows);
     }
 
-    fn rare(row: &[u8], lane: usize, found: &mut Vec<Rare>) {
-        Bf16Format::rare(row, lane, found);
+    fn rare(panel: &[u8], lane: usize, row: &[u8], found: &mut Vec<Rare>) {
+        Bf16Format::rare(panel, lane, row, found);
     }
 
     #[inline(always)]
@@ -267,9 +268,7 @@ fn add_groups<S: Simd, X: PairRow, const R: usize, const N: usize>(
             let (top, groups) = panels[p];
             // SAFETY: every panel was cut to so many groups.
             let group = unsafe { groups.get_unchecked(g) };
-            for line in 0..3 {
-                S::prefetch(group, AHEAD + line * VECTOR);
-            }
+            fetch_ahead::<S>(group);
             let pairs = pairs::<S>(group, S::load_bytes(top));
             for j in 0..PAIRS {
                 // SAFETY: every row has these columns.
@@ -289,4 +288,51 @@ fn totals<S: Simd, const R: usize, const N: usize>(sums: &[Sums<S, R>; N]) -> [[
         totals[p] = sums[p].total;
     });
     totals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rare;
+    use super::*;
+    use crate::simd::Portable;
+
+    /// Rows of all sizes, of a few, of too many, and of a few with one far above: panel and rare weights together
+    /// are what was stored.
+    #[test]
+    fn nothing_is_lost() {
+        const COLS: usize = 4081;
+        let weight = |lane: usize, col: usize| match lane % 4 {
+            // From the smallest to the largest.
+            0 => ((lane / 4 * COLS + col) * 37 % 0x7f80) as u16 | (col as u16 & 1) << 15,
+            1 => 0x3f80 - (col as u16 * 3 % 0x800),
+            2 => 0x3f80 - (col as u16 * 5 % 0x1000),
+            _ => {
+                if col == 7 {
+                    0x6000
+                } else {
+                    0x3000 + (col as u16 & 0x1ff)
+                }
+            }
+        };
+        let rows: Vec<Vec<u8>> = (0..PANEL_ROWS)
+            .map(|lane| (0..COLS).flat_map(|col| weight(lane, col).to_le_bytes()).collect())
+            .collect();
+        let stored: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+        let mut panel = vec![0; Bf16Format::panel_bytes(DType::BF16, COLS)];
+        Bf16Format::pack(DType::BF16, &mut panel, COLS, 0, &stored);
+        let mut columns = vec![0; COLS * VECTOR];
+        let stretch = Stretch { dtype: DType::BF16, panel: &panel, cols: COLS, range: 0..COLS };
+        Bf16Format::unpack::<Portable>(&stretch, &mut columns);
+        let mut found = Vec::new();
+        stored.iter().enumerate().for_each(|(lane, row)| Bf16Format::rare(&panel, lane, row, &mut found));
+        assert!(found.len() > COLS && found.len() < 8 * COLS, "{} rare weights", found.len());
+        for (col, column) in columns.as_chunks::<VECTOR>().0.iter().enumerate() {
+            let mut held: [f32; PANEL_ROWS] = bytemuck::cast(*column);
+            rare::add(&found, &mut held, |c| if c == col { 1.0 } else { 0.0 });
+            for (lane, held) in held.into_iter().enumerate() {
+                let want = f32::from_bits(u32::from(weight(lane, col)) << 16);
+                assert_eq!(held, want, "row {lane}, column {col}");
+            }
+        }
+    }
 }

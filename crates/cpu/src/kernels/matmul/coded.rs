@@ -231,7 +231,7 @@ fn fetch_next<S: Simd>(panel: &[u8], t: usize, tiles: usize) {
 
 /// Fetches ahead of weights that pass by.
 #[inline(always)]
-fn fetch_ahead<S: Simd>(stream: &[u8]) {
+pub(crate) fn fetch_ahead<S: Simd>(stream: &[u8]) {
     for line in (0..stream.len()).step_by(64) {
         S::prefetch(stream, AHEAD + line);
     }

@@ -73,8 +73,8 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// Packs stored rows into consecutive lanes of a zeroed panel.
     fn pack(dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
 
-    /// Finds the weights of a row that a panel cannot hold.
-    fn rare(_row: &[u8], _lane: usize, _found: &mut Vec<Rare>) {}
+    /// Finds the weights of a row that its packed panel cannot hold.
+    fn rare(_panel: &[u8], _lane: usize, _row: &[u8], _found: &mut Vec<Rare>) {}
 
     /// Unpacks some tiles of a panel into codes, or some columns into floats or pairs, as [`Format::MANY`] says.
     fn unpack<S: Simd>(_panel: &Stretch, _out: &mut [u8]) {}

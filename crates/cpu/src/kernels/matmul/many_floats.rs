@@ -12,7 +12,7 @@ use super::multiply::{Task, Unpack};
 use crate::isa::Vectorized;
 use crate::simd::Simd;
 
-/// Columns of a stretch: every stored block divides it, and the first cache holds two panels'.
+/// Columns of a stretch: every stored block divides it, and two panels' are about the first cache.
 pub(super) const STRETCH: usize = 256;
 /// Panels that are multiplied together.
 const PAIR: usize = 2;

@@ -214,7 +214,7 @@ impl WithFormat for PackRows<'_> {
         F::pack(self.dtype, self.panel, self.cols, self.first_lane, self.rows);
         let mut rare = Vec::new();
         for (i, row) in self.rows.iter().enumerate() {
-            F::rare(row, self.first_lane + i, &mut rare);
+            F::rare(self.panel, self.first_lane + i, row, &mut rare);
         }
         rare
     }
