@@ -132,7 +132,8 @@ def measure(args):
     path = RESULTS / f"{slug(args.name or f'{machine} {os.cpu_count()} cores')}.json"
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     stored.update({
-        "machine": stored.get("machine", machine), "cores": os.cpu_count(), "threads": args.threads, "commit": compare.commit(),
+        "machine": stored.get("machine", machine), "cores": os.cpu_count(), "threads": args.threads,
+        "commit": compare.commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
     })
     rows, commits = stored.setdefault("rows", {}), stored.setdefault("commits", {})
@@ -146,7 +147,6 @@ def measure(args):
                    "batch 30b": lambda a: batch(a, "nano-30b q4_0")}[row]
             rows[row] = own(args)
             say(json.dumps(rows[row]))
-        # Asked before anything was written: results are tracked too.
         commits[row] = stored["commit"]
         path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 

@@ -134,7 +134,9 @@ def commit():
         return done.stdout.strip() if done.returncode == 0 else ""
 
     name = git("rev-parse", "--short", "HEAD") or "unknown"
-    return name + (" with changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    # Results and the pages made of them change while rows are measured.
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results", ":!docs")
+    return name + (" with changes" if changed else "")
 
 
 def processor():
