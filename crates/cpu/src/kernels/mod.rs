@@ -79,6 +79,25 @@ impl<'a> Cx<'a> {
         (item < count).then_some(item)
     }
 
+    /// Hands out items `0..count` of a phase in runs of neighbours, each run to one member. Memory likes long
+    /// streams, and members have to end together: runs become shorter towards the end.
+    #[inline(always)]
+    pub fn next_run(&self, phase: usize, count: usize) -> Option<Range<usize>> {
+        let mut turn = self.counters[phase].fetch_add(1, Ordering::Relaxed);
+        let mut first = 0;
+        // All members get a run of the same length, then all get a shorter one.
+        while first < count {
+            let length = ((count - first) / (2 * self.members)).max(1);
+            if turn < self.members || length == 1 {
+                let start = first + turn * length;
+                return (start < count).then(|| start..start + length);
+            }
+            first += self.members * length;
+            turn -= self.members;
+        }
+        None
+    }
+
     /// This member's share of items `0..count` that all take as long: nobody has to ask for the next.
     #[inline(always)]
     pub fn own(&self, count: usize) -> Range<usize> {

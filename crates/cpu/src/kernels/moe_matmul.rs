@@ -74,31 +74,35 @@ impl Kernel for MoeMatmul {
         let panels = weight.panels();
         let chosen = starts.windows(2).filter(|w| w[1] > w[0]).count();
         let usual = pairs.len() / chosen.max(1);
-        let group = self.multiplier.panel_group(weight, usual, 1, cx.members.div_ceil(chosen.max(1)));
-        let groups = panels.div_ceil(group);
+        let cut = self.multiplier.cut(weight, usual, 1, cx.members.div_ceil(chosen.max(1)));
+        let groups = panels.div_ceil(cut.panels);
         let per_input = if x.rows() == ids.rows() { top_k } else { 1 };
         let (mut expert, mut first_item) = (0, 0);
-        while let Some(item) = cx.next(0, chosen * groups) {
-            // Items come in ascending order: walk on to the expert that has this one.
-            while starts[expert] == starts[expert + 1] || item >= first_item + groups {
-                first_item += if starts[expert] == starts[expert + 1] { 0 } else { groups };
-                expert += 1;
-            }
-            let own = &pairs[starts[expert] as usize..starts[expert + 1] as usize];
-            let first = (item - first_item) * group;
-            for pairs in own.chunks(row_block) {
-                let task = Task {
-                    weight,
-                    expert,
-                    panels: first..panels.min(first + group),
-                    rows: TaskRows::Pairs { pairs, per_input },
-                    x,
-                    residual: None,
-                    out,
-                    epilogue: call.epilogue,
-                };
-                let room = Room { words: &mut *words, floats: &mut *floats, bytes: &mut *bytes };
-                self.multiplier.multiply(&task, room);
+        while let Some(mut items) = cut.next(cx, chosen * groups) {
+            while !items.is_empty() {
+                // Items come in ascending order: walk on to the expert that has this one.
+                while starts[expert] == starts[expert + 1] || items.start >= first_item + groups {
+                    first_item += if starts[expert] == starts[expert + 1] { 0 } else { groups };
+                    expert += 1;
+                }
+                let own = &pairs[starts[expert] as usize..starts[expert + 1] as usize];
+                let end = items.end.min(first_item + groups);
+                let (first, last) = (items.start - first_item, end - first_item);
+                for pairs in own.chunks(row_block) {
+                    let task = Task {
+                        weight,
+                        expert,
+                        panels: first * cut.panels..panels.min(last * cut.panels),
+                        rows: TaskRows::Pairs { pairs, per_input },
+                        x,
+                        residual: None,
+                        out,
+                        epilogue: call.epilogue,
+                    };
+                    let room = Room { words: &mut *words, floats: &mut *floats, bytes: &mut *bytes };
+                    self.multiplier.multiply(&task, room);
+                }
+                items.start = end;
             }
         }
     }

@@ -130,6 +130,7 @@ impl<const BITS: usize> Format for AffineFormat<BITS> {
         panels: [&[u8]; N],
         cols: usize,
         x: &[SummedRow; R],
+        _ahead: usize,
     ) -> [[S::F; R]; N] {
         let (tiles, tile_bytes) = (cols / TILE, TILE * BITS / 8);
         assert!(x.iter().all(|x| x.tiles.len() == tiles && x.sums.len() == tiles));

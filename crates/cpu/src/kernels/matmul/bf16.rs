@@ -11,8 +11,7 @@
 use mambo_kernel::BF16X2_LEAST;
 use mambo_tensor::DType;
 
-use super::coded::fetch_ahead;
-use super::format::{Format, Many, PANEL_ROWS, Stretch, each_row};
+use super::format::{Format, Many, PANEL_ROWS, Stretch, each_row, fetch_ahead};
 use super::pair_sums::{PairRow, Sums, TILE_PAIRS, TwoParts};
 use super::rare::Rare;
 use crate::shared::View;
@@ -180,10 +179,11 @@ impl Format for Bf16Format {
         panels: [&[u8]; N],
         cols: usize,
         x: &[&[f32]; R],
+        ahead: usize,
     ) -> [[S::F; R]; N] {
         let (whole, rest) = (cols / GROUP, cols % GROUP);
         let mut sums = [Sums::<S, R>::zero(); N];
-        add_groups(panels, whole, &x.map(|x| &x[..cols]), &mut sums);
+        add_groups(panels, whole, &x.map(|x| &x[..cols]), ahead, &mut sums);
         if rest > 0 {
             each_row!(N, p, {
                 let (top, groups) = parts(panels[p]);
@@ -243,12 +243,13 @@ impl Format for Bf16Tiles {
         panels: [&[u8]; N],
         cols: usize,
         x: &[TwoParts<'_>; R],
+        ahead: usize,
     ) -> [[S::F; R]; N] {
         if !S::HAS_TILES {
             unreachable!("another instruction set has no tile registers");
         }
         let mut sums = [Sums::<S, R>::zero(); N];
-        add_groups(panels, cols.div_ceil(GROUP), x, &mut sums);
+        add_groups(panels, cols.div_ceil(GROUP), x, ahead, &mut sums);
         totals(&sums)
     }
 }
@@ -259,6 +260,7 @@ fn add_groups<S: Simd, X: PairRow, const R: usize, const N: usize>(
     panels: [&[u8]; N],
     count: usize,
     x: &[X; R],
+    ahead: usize,
     sums: &mut [Sums<S, R>; N],
 ) {
     assert!(x.iter().all(|x| x.pairs() >= PAIRS * count));
@@ -268,7 +270,7 @@ fn add_groups<S: Simd, X: PairRow, const R: usize, const N: usize>(
             let (top, groups) = panels[p];
             // SAFETY: every panel was cut to so many groups.
             let group = unsafe { groups.get_unchecked(g) };
-            fetch_ahead::<S>(group);
+            fetch_ahead::<S>(group, ahead);
             let pairs = pairs::<S>(group, S::load_bytes(top));
             for j in 0..PAIRS {
                 // SAFETY: every row has these columns.

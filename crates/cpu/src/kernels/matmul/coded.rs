@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, Stretch, each_row};
+use super::format::{Format, Many, Stretch, each_row, fetch_ahead};
 use super::many_codes::UnpackedTile;
 use crate::shared::{Q8Block, View};
 use crate::simd::Simd;
@@ -18,7 +18,8 @@ use crate::simd::Simd;
 /// Columns of a tile: one block of the activations.
 pub(crate) const TILE: usize = 32;
 
-/// One stored type.
+/// One stored type. A panel is read from front to back as one stream: per stored block what its rows have for
+/// the whole block, then its tiles, each with all that belongs to it.
 pub(crate) trait Coded: Send + Sync + 'static {
     /// What makes a tile's product.
     const KIND: Kind;
@@ -26,20 +27,38 @@ pub(crate) trait Coded: Send + Sync + 'static {
     const ZERO: i32;
     /// Whether dot steps take columns s, s + 8, s + 16, s + 24 and not four in a row.
     const TURNED: bool = false;
+    /// Bytes and tiles of a stored block of one row.
+    const STORED: (usize, usize);
+    /// Bytes of the block of sixteen rows in a panel: what the whole block has, and each tile.
+    const HELD: (usize, usize);
 
-    /// A panel's planes.
-    type Panel<'a>: Copy;
+    /// Packs a stored block into a lane of a zeroed block of a panel: its own part and its tiles.
+    fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]);
+    /// Unpacks a tile.
+    fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S>;
+}
 
-    /// Bytes of a panel, before they are rounded up.
-    fn bytes(cols: usize) -> usize;
-    /// Packs stored rows into consecutive lanes of a zeroed panel.
-    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
-    /// Finds the planes.
-    fn planes(panel: &[u8], tiles: usize) -> Self::Panel<'_>;
-    /// The bytes of tile `t` that weigh most, to be fetched ahead.
-    fn stream<'p>(panel: &'p Self::Panel<'_>, t: usize) -> &'p [u8];
-    /// Unpacks tile `t`.
-    fn tile<S: Simd>(panel: &Self::Panel<'_>, t: usize) -> Tile<S>;
+/// Bytes of a panel's block.
+const fn block_bytes<C: Coded>() -> usize {
+    C::HELD.0 + C::STORED.1 * C::HELD.1
+}
+
+/// Tile `t` of a panel, after what its block has.
+///
+/// # Safety
+/// The panel has this tile.
+#[inline(always)]
+unsafe fn parts<C: Coded>(panel: &[u8], t: usize) -> (&[u8], &[u8]) {
+    let (own, bytes) = C::HELD;
+    let block = t / C::STORED.1 * block_bytes::<C>();
+    let first = block + own + t % C::STORED.1 * bytes;
+    // SAFETY: the caller's promise.
+    unsafe { (panel.get_unchecked(block..block + own), panel.get_unchecked(first..first + bytes)) }
+}
+
+/// How many tiles a panel has, at most.
+fn tiles_of<C: Coded>(panel: &[u8]) -> usize {
+    panel.len() / block_bytes::<C>() * C::STORED.1
 }
 
 /// What makes a tile's product.
@@ -140,22 +159,32 @@ impl<C: Coded> Format for CodedFormat<C> {
     const PREPARED: usize = if C::TURNED { size_of::<Q8Block>() / 4 } else { 0 };
     const MANY: Many = Many::Codes(C::KIND);
     const WIDE: bool = C::ZERO == 128;
+    const CHAINED: bool = false;
 
     fn panel_bytes(_dtype: DType, cols: usize) -> usize {
-        C::bytes(cols).next_multiple_of(64)
+        (cols / TILE / C::STORED.1 * block_bytes::<C>()).next_multiple_of(64)
     }
 
     fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
-        C::pack(panel, cols, first_lane, rows);
+        let (bytes, tiles) = C::STORED;
+        let blocks = panel.chunks_exact_mut(block_bytes::<C>()).take(cols / TILE / tiles);
+        for (i, block) in blocks.enumerate() {
+            let (own, tiles) = block.split_at_mut(C::HELD.0);
+            for (r, row) in rows.iter().enumerate() {
+                C::pack(&row[i * bytes..][..bytes], first_lane + r, own, tiles);
+            }
+        }
     }
 
     #[inline(always)]
     fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
-        let planes = C::planes(stretch.panel, stretch.cols / TILE);
+        assert!(stretch.range.end <= tiles_of::<C>(stretch.panel));
         let zero = if C::ZERO == 128 { 128 } else { S::CODE_ZERO };
         let shift = S::bsplat(if C::KIND == Kind::Line { 0 } else { (zero - C::ZERO) as u8 });
         for (t, out) in stretch.range.clone().zip(UnpackedTile::of(out)) {
-            let tile = C::tile::<S>(&planes, t);
+            // SAFETY: the panel has the tiles of the stretch.
+            let (own, tile) = unsafe { parts::<C>(stretch.panel, t) };
+            let tile = C::tile::<S>(own, tile);
             for j in 0..8 {
                 S::store_bytes(S::badd(tile.codes[j], shift), &mut out.codes[j]);
             }
@@ -188,20 +217,17 @@ impl<C: Coded> Format for CodedFormat<C> {
         panels: [&[u8]; N],
         cols: usize,
         x: &[&[Q8Block]; R],
+        ahead: usize,
     ) -> [[S::F; R]; N] {
         let tiles = cols / TILE;
-        assert!(x.iter().all(|x| x.len() == tiles));
-        let bytes = panels;
-        let panels = panels.map(|panel| C::planes(panel, tiles));
+        assert!(x.iter().all(|x| x.len() == tiles) && panels.iter().all(|p| tiles <= tiles_of::<C>(p)));
         let mut acc = [[S::zero(); R]; N];
         for t in 0..tiles {
             each_row!(N, p, {
-                if R > PASSING_ROWS {
-                    fetch_next::<S>(bytes[p], t, tiles);
-                } else {
-                    fetch_ahead::<S>(C::stream(&panels[p], t));
-                }
-                let tile = C::tile::<S>(&panels[p], t);
+                // SAFETY: every panel has `tiles` tiles.
+                let (own, tile) = unsafe { parts::<C>(panels[p], t) };
+                fetch_ahead::<S>(tile, ahead);
+                let tile = C::tile::<S>(own, tile);
                 each_row!(R, r, {
                     // SAFETY: every row has `tiles` blocks.
                     let x = unsafe { x[r].get_unchecked(t) };
@@ -215,31 +241,9 @@ impl<C: Coded> Format for CodedFormat<C> {
     }
 }
 
-/// Up to so many rows memory is the limit, and weights only pass by.
-const PASSING_ROWS: usize = 4;
-/// How far ahead of passing weights memory is asked: what a core reads in the time it takes to answer.
-const AHEAD: usize = 4096;
-
-/// Fetches the part of the next panel that corresponds to tile `t`: all of it, while this one is multiplied.
+/// The eight code vectors of 256 bytes of nibbles: low ones are columns 0..16, high ones 16..32.
 #[inline(always)]
-fn fetch_next<S: Simd>(panel: &[u8], t: usize, tiles: usize) {
-    let (first, end) = (panel.len() * t / tiles, panel.len() * (t + 1) / tiles);
-    for line in (first / 64..end / 64).map(|line| line * 64) {
-        S::prefetch(panel, panel.len() + line);
-    }
-}
-
-/// Fetches ahead of weights that pass by.
-#[inline(always)]
-pub(crate) fn fetch_ahead<S: Simd>(stream: &[u8]) {
-    for line in (0..stream.len()).step_by(64) {
-        S::prefetch(stream, AHEAD + line);
-    }
-}
-
-/// The eight code vectors of a plane of nibbles: low ones are columns 0..16, high ones 16..32.
-#[inline(always)]
-pub(crate) fn nibbles<S: Simd>(plane: &[u8; 256]) -> [S::B; 8] {
+pub(crate) fn nibbles<S: Simd>(plane: &[u8]) -> [S::B; 8] {
     let mask = S::bsplat(15);
     let v: [S::B; 4] = [load::<S>(plane, 0), load::<S>(plane, 1), load::<S>(plane, 2), load::<S>(plane, 3)];
     [
@@ -257,15 +261,21 @@ pub(crate) fn nibbles<S: Simd>(plane: &[u8; 256]) -> [S::B; 8] {
 /// Vector `i` of a plane.
 #[inline(always)]
 pub(crate) fn load<S: Simd>(plane: &[u8], i: usize) -> S::B {
-    S::load_bytes(plane[64 * i..][..64].first_chunk().expect("a whole vector"))
+    S::load_bytes(part(plane, 64 * i))
 }
 
-/// Copies 32 codes of one row into a lane of a nibble plane.
+/// A vector of any size.
+#[inline(always)]
+pub(crate) fn part<const BYTES: usize>(bytes: &[u8], at: usize) -> &[u8; BYTES] {
+    bytes[at..at + BYTES].first_chunk().expect("a whole vector")
+}
+
+/// Copies 32 codes of one row into its lane of a plane of nibbles.
 #[inline(always)]
 pub(crate) fn pack_nibbles(plane: &mut [u8], lane: usize, codes: &[u8; TILE]) {
     for v in 0..4 {
         let four: [u8; 4] = std::array::from_fn(|b| codes[4 * v + b] & 15 | codes[16 + 4 * v + b] << 4);
-        plane[64 * v + 4 * lane..][..4].copy_from_slice(&four);
+        put(plane, 64 * v + 4 * lane, &four);
     }
 }
 
@@ -273,21 +283,12 @@ pub(crate) fn pack_nibbles(plane: &mut [u8], lane: usize, codes: &[u8; TILE]) {
 #[inline(always)]
 pub(crate) fn copy_nibbles(plane: &mut [u8], lane: usize, stored: &[u8]) {
     for v in 0..4 {
-        plane[64 * v + 4 * lane..][..4].copy_from_slice(&stored[4 * v..4 * v + 4]);
+        put::<4>(plane, 64 * v + 4 * lane, part(stored, 4 * v));
     }
 }
 
-/// Walks the tiles or blocks of a panel's rows: all lanes of the first, then of the second, ...
+/// Writes bytes of one row.
 #[inline(always)]
-pub(crate) fn each_block<const BYTES: usize>(
-    rows: &[&[u8]],
-    first_lane: usize,
-    mut pack: impl FnMut(usize, usize, &[u8; BYTES]),
-) {
-    let blocks = rows.first().map_or(0, |row| row.len() / BYTES);
-    for block in 0..blocks {
-        for (i, row) in rows.iter().enumerate() {
-            pack(block, first_lane + i, &row.as_chunks::<BYTES>().0[block]);
-        }
-    }
+pub(crate) fn put<const BYTES: usize>(out: &mut [u8], at: usize, bytes: &[u8; BYTES]) {
+    *out[at..at + BYTES].first_chunk_mut().expect("as many bytes") = *bytes;
 }

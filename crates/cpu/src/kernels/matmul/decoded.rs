@@ -52,6 +52,7 @@ impl Format for Decoded {
         _panels: [&[u8]; N],
         _cols: usize,
         _x: &[&[f32]; R],
+        _ahead: usize,
     ) -> [[S::F; R]; N] {
         unreachable!("only floats are multiplied")
     }

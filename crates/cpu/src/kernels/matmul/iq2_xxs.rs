@@ -1,8 +1,8 @@
 //! `iq2_xxs` weights: `± d·(2·scale + 1)/8·coordinate`, eight coordinates to a point of a table of 256.
 //!
-//! Panel: per tile 64 bytes of points and 64 of signs, lane r of each holding its row's four groups of eight
-//! columns, then f16 d `[super-block][16 rows]`; 66 bytes per row and 256 columns, as stored. Of a byte of
-//! signs seven bits are signs (the eighth makes their number even) and the last is a bit of the scale.
+//! Block: f16 d `[16 rows]`. Tile: 64 bytes of points and 64 of signs, lane r of each holding its row's four
+//! groups of eight columns; 66 bytes per row and 256 columns, as stored. Of a byte of signs seven bits are
+//! signs (the eighth makes their number even) and the last is a bit of the scale.
 //!
 //! A shift of points or signs shows the same column of all four groups, so dot step s takes columns s,
 //! s + 8, s + 16 and s + 24, and the activations' codes are put into that order first. The looked-up points
@@ -10,27 +10,19 @@
 
 use mambo_tensor::IQ2_XXS_POINTS;
 
-use super::coded::{Coded, Kind, TILE, Tile, each_block, load};
+use super::coded::{Coded, Kind, Tile, load, part, put};
 use crate::simd::Simd;
 
 pub(crate) struct Iq2Xxs;
 
-const BLOCK_BYTES: usize = 66;
-/// Tiles of a super-block.
-const TILES: usize = 8;
+/// Bytes of a tile.
+const TILE_BYTES: usize = 128;
 /// What a coordinate (two bits) and its sign (the third) stand for, the zero point added; no point has a 3.
 const STEPS: [u8; 16] = [72, 89, 107, 64, 56, 39, 21, 64, 64, 64, 64, 64, 64, 64, 64, 64];
 /// The eighth sign of the nibbles of the other seven.
 const ODD: [u8; 16] = [0, 128, 128, 0, 128, 0, 0, 128, 128, 0, 0, 128, 0, 128, 128, 0];
 /// The bits of a scale by the group they are kept in, as a word of bytes.
 const SCALE_BITS: i32 = i32::from_ne_bytes([1, 2, 4, 8]);
-
-/// The planes of a panel.
-#[derive(Clone, Copy)]
-pub(crate) struct Panel<'a> {
-    tiles: &'a [[u8; 128]],
-    supers: &'a [[u8; 32]],
-}
 
 /// Codes from coordinates in the lowest two bits and signs in the third. A function and not a closure:
 /// closures that are used often are not inlined, and then every instruction is a call.
@@ -42,7 +34,7 @@ fn step<S: Simd>(coordinates: S::B, signs: S::B) -> S::B {
 
 /// Column s of every group of a tile: the codes of step s, and the scale's share of the tile.
 #[inline(always)]
-fn codes<S: Simd>(tile: &[u8; 128]) -> ([S::B; 8], S::F) {
+fn codes<S: Simd>(tile: &[u8]) -> ([S::B; 8], S::F) {
     let (points, kept) = (load::<S>(tile, 0), load::<S>(tile, 1));
     let scale = S::dot(S::isplat(0), S::band(S::bshr::<7>(kept), S::bsplat(1)), SCALE_BITS);
     let (nibble, seven) = (S::bsplat(15), S::band(kept, S::bsplat(127)));
@@ -66,7 +58,7 @@ fn codes<S: Simd>(tile: &[u8; 128]) -> ([S::B; 8], S::F) {
 
 /// The signs of a sub-block of eight stored bytes, with a bit of the scale above those of each group.
 fn signs_and_scale(stored: &[u8]) -> [u8; 4] {
-    let packed = u32::from_le_bytes([stored[4], stored[5], stored[6], stored[7]]);
+    let packed = u32::from_le_bytes(*part(stored, 4));
     std::array::from_fn(|g| (packed >> (7 * g)) as u8 & 127 | ((packed >> (28 + g)) as u8 & 1) << 7)
 }
 
@@ -74,39 +66,21 @@ impl Coded for Iq2Xxs {
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = 64;
     const TURNED: bool = true;
+    const STORED: (usize, usize) = (66, 8);
+    const HELD: (usize, usize) = (32, TILE_BYTES);
 
-    type Panel<'a> = Panel<'a>;
-
-    fn bytes(cols: usize) -> usize {
-        cols / TILE * 128 + cols / (TILES * TILE) * 32
-    }
-
-    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
-        let (tiles, supers) = panel.split_at_mut(cols / TILE * 128);
-        each_block::<BLOCK_BYTES>(rows, first_lane, |i, lane, block| {
-            supers[i * 32 + 2 * lane..][..2].copy_from_slice(&block[..2]);
-            for (j, stored) in block[2..].chunks_exact(8).enumerate() {
-                let tile = &mut tiles[(i * TILES + j) * 128..][..128];
-                tile[4 * lane..][..4].copy_from_slice(&stored[..4]);
-                tile[64 + 4 * lane..][..4].copy_from_slice(&signs_and_scale(stored));
-            }
-        });
+    #[inline(always)]
+    fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]) {
+        put::<2>(own, 2 * lane, part(stored, 0));
+        for (tile, stored) in tiles.chunks_exact_mut(TILE_BYTES).zip(stored[2..].chunks_exact(8)) {
+            put::<4>(tile, 4 * lane, part(stored, 0));
+            put(tile, 64 + 4 * lane, &signs_and_scale(stored));
+        }
     }
 
     #[inline(always)]
-    fn planes(panel: &[u8], tiles: usize) -> Panel<'_> {
-        let (tiles, supers) = panel.split_at(tiles * 128);
-        Panel { tiles: tiles.as_chunks().0, supers: supers.as_chunks().0 }
-    }
-
-    #[inline(always)]
-    fn stream<'p>(panel: &'p Panel, t: usize) -> &'p [u8] {
-        &panel.tiles[t]
-    }
-
-    #[inline(always)]
-    fn tile<S: Simd>(panel: &Panel, t: usize) -> Tile<S> {
-        let (codes, share) = codes::<S>(&panel.tiles[t]);
-        Tile::whole(codes, S::mul(S::load_f16(&panel.supers[t / TILES]), share))
+    fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S> {
+        let (codes, share) = codes::<S>(tile);
+        Tile::whole(codes, S::mul(S::load_f16(part(own, 0)), share))
     }
 }

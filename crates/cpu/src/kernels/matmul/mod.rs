@@ -180,15 +180,15 @@ impl Kernel for Matmul {
         let row_block = self.multiplier.row_block(weight.cols()).min(rows);
         let row_blocks = rows.div_ceil(row_block);
         let panels = weight.panels();
-        let group = self.multiplier.panel_group(weight, rows, row_blocks, cx.members);
-        // Row blocks of one panel group follow each other: its weights come from memory once.
-        while let Some(item) = cx.next(0, panels.div_ceil(group) * row_blocks) {
-            let (group_index, block) = (item / row_blocks, item % row_blocks);
-            let first = block * row_block;
+        let cut = self.multiplier.cut(weight, rows, row_blocks, cx.members);
+        // Row blocks of one group of panels follow each other: its weights come from memory once.
+        while let Some(items) = cut.next(cx, panels.div_ceil(cut.panels) * row_blocks) {
+            let groups = items.start / row_blocks..items.end.div_ceil(row_blocks);
+            let first = items.start % row_blocks * row_block;
             let task = Task {
                 weight,
                 expert: 0,
-                panels: group_index * group..panels.min((group_index + 1) * group),
+                panels: groups.start * cut.panels..panels.min(groups.end * cut.panels),
                 rows: TaskRows::Range(first..rows.min(first + row_block)),
                 x,
                 residual,

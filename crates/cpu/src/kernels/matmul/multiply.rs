@@ -19,7 +19,7 @@ use super::many_tiles::{self, ManyTiles};
 use super::rare;
 use super::{Packed, WithFormat, goes_through_tiles, with_format};
 use crate::isa::{Isa, Vectorized};
-use crate::kernels::ScratchNeed;
+use crate::kernels::{Cx, ScratchNeed};
 use crate::shared::View;
 use crate::simd::{Math, Simd};
 
@@ -30,8 +30,6 @@ const MANY_ROWS: (usize, usize) = (16, 48);
 const ROW_BLOCK: usize = 256;
 /// Most rows of a task that multiplies packed panels, and the bytes they may take in cache.
 const PACKED_ROW_BLOCK: (usize, usize) = (64, 256 << 10);
-/// Bytes of weights that a task streams when there are few rows.
-const STREAM_BYTES: usize = 256 << 10;
 /// Bytes of packed weights that a task keeps in cache for many.
 const PANEL_BLOCK_BYTES: usize = 192 << 10;
 /// Panels of a task of many rows.
@@ -86,6 +84,22 @@ pub(in crate::kernels) struct Room<'a> {
     pub bytes: &'a mut [u8],
 }
 
+/// How the panels of a weight are cut into items.
+pub(in crate::kernels) struct Cut {
+    /// Panels of an item.
+    pub panels: usize,
+    /// Whether members take runs of neighbouring items, because weights only pass by.
+    pub in_runs: bool,
+}
+
+impl Cut {
+    /// The next items of the first phase for this member.
+    #[inline(always)]
+    pub fn next(&self, cx: &Cx, count: usize) -> Option<Range<usize>> {
+        if self.in_runs { cx.next_run(0, count) } else { cx.next(0, count).map(|item| item..item + 1) }
+    }
+}
+
 /// Unpacks a range of a panel.
 pub(super) type Unpack<'a> = &'a dyn Fn(usize, Range<usize>, &mut [u8]);
 
@@ -95,8 +109,8 @@ pub(in crate::kernels) trait Multiplier: Send + Sync {
     fn multiply(&self, task: &Task, room: Room);
     /// Most rows of a task.
     fn row_block(&self, cols: usize) -> usize;
-    /// Panels of a task: long streams, but enough tasks that no member waits long for another.
-    fn panel_group(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> usize;
+    /// How the panels are cut into items.
+    fn cut(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> Cut;
     /// Working memory of a task.
     fn room(&self, cols: usize, max_rows: usize) -> ScratchNeed;
 }
@@ -111,7 +125,8 @@ impl WithFormat for Bind {
             _ if self.0.unpacks_for_free() => MANY_ROWS.1,
             _ => MANY_ROWS.0,
         };
-        Box::new(Bound::<F> { isa: self.0, many_rows, format: PhantomData })
+        let ahead = [1, 2].map(|rows| self.0.fetches_ahead(rows));
+        Box::new(Bound::<F> { isa: self.0, many_rows, ahead, format: PhantomData })
     }
 }
 
@@ -127,6 +142,8 @@ struct Bound<F> {
     isa: Isa,
     /// From so many rows on panels are unpacked into memory.
     many_rows: usize,
+    /// How far ahead of one row weights are fetched, and of several.
+    ahead: [usize; 2],
     format: PhantomData<F>,
 }
 
@@ -150,7 +167,8 @@ impl<F: Format> Multiplier for Bound<F> {
         };
         let is_many = task.rows.len() >= self.many_rows || F::MANY == Many::OnlyFloats;
         if !is_many || F::MANY == Many::Packed {
-            return isa.call(Few::<F> { task, prepared, format: PhantomData });
+            let ahead = self.ahead[usize::from(task.rows.len() > 1)];
+            return isa.call(Few::<F> { task, prepared, ahead, format: PhantomData });
         }
         let Room { floats, bytes, .. } = room;
         // A task was cut for the usual number of rows; an expert may have more.
@@ -177,16 +195,19 @@ impl<F: Format> Multiplier for Bound<F> {
         }
     }
 
-    fn panel_group(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> usize {
+    fn cut(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> Cut {
+        // Enough items that no member waits long for another.
         let fair = weight.panels() * row_blocks / (members * 6);
         let is_many = rows >= self.many_rows || F::MANY == Many::OnlyFloats;
         if is_many && F::MANY != Many::Packed {
             // They are multiplied in pairs.
-            return (MANY_PANELS.min(fair) / 2 * 2).max(2);
+            return Cut { panels: (MANY_PANELS.min(fair) / 2 * 2).max(2), in_runs: false };
         }
-        let bytes = if row_blocks > 1 { PANEL_BLOCK_BYTES } else { STREAM_BYTES };
-        let group = (bytes / weight.panel_bytes()).min(fair).max(1);
-        if group > 4 { group / 4 * 4 } else { group }
+        if row_blocks > 1 {
+            let group = (PANEL_BLOCK_BYTES / weight.panel_bytes()).min(fair).max(1);
+            return Cut { panels: if group > 4 { group / 4 * 4 } else { group }, in_runs: false };
+        }
+        Cut { panels: if F::CHAINED && fair > 4 { 4 } else { 1 }, in_runs: true }
     }
 
     fn room(&self, cols: usize, max_rows: usize) -> ScratchNeed {
@@ -240,6 +261,7 @@ impl<F: Format> Vectorized for UnpackStretch<'_, F> {
 struct Few<'a, F> {
     task: &'a Task<'a>,
     prepared: &'a [i32],
+    ahead: usize,
     format: PhantomData<F>,
 }
 
@@ -248,8 +270,8 @@ impl<F: Format> Vectorized for Few<'_, F> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        // Weights only pass by: several panels at once keep more of them on their way.
         let first = match self.task.rows.len() {
+            _ if !F::CHAINED => self.task.panels.start,
             0..=2 => self.panels::<S, 4>(self.task.panels.start),
             3..=4 => self.panels::<S, 2>(self.task.panels.start),
             _ => self.task.panels.start,
@@ -303,7 +325,7 @@ impl<F: Format> Few<'_, F> {
             let i = (rows.start + r).min(rows.end - 1);
             F::row(&task.x, task.rows.at(i).0, &self.prepared[i * stride..(i + 1) * stride])
         });
-        let y = F::product::<S, R, N>(bytes, cols, &x);
+        let y = F::product::<S, R, N>(bytes, cols, &x, self.ahead);
         for n in 0..N {
             for (r, i) in rows.clone().enumerate() {
                 task.store::<S>(panel + n, i, y[n][r]);

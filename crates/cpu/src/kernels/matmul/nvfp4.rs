@@ -1,16 +1,13 @@
 //! `nvfp4` weights with f32 activations: `scale·e2m1(code)`, an e4m3 scale per 16 columns.
 //!
-//! Panel: `[block of 16 columns][8][16 rows]` bytes, whose low nibble is column j and whose high nibble is
-//! column j + 8, then scales `[block][16 rows]`; 9 bytes per row and block, as stored. A block is summed by
-//! itself: `acc = fma(scale, Σ code·x, acc)`. Files of this type are made for activations of four bits or
+//! Panel: per block of 16 columns bytes `[8][16 rows]`, whose low nibble is column j and whose high nibble is
+//! column j + 8, then scales `[16 rows]`; 9 bytes per row and block, as stored. A block is summed by itself: `acc = fma(scale, Σ code·x, acc)`. Files of this type are made for activations of four bits or
 //! of sixteen; rounding them to eight here would be a third model.
 #![allow(unsafe_code)]
 
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, each_row};
-
-use super::coded::each_block;
+use super::format::{Format, Many, PANEL_ROWS, each_row, fetch_ahead};
 use crate::shared::View;
 use crate::simd::Simd;
 use crate::stored::widen_e4m3;
@@ -18,27 +15,16 @@ use crate::stored::widen_e4m3;
 pub(crate) struct Nvfp4;
 
 const BLOCK: usize = 16;
-const STORED_BYTES: usize = 36;
-/// Blocks that are stored together.
-const TOGETHER: usize = 4;
+/// Bytes of a row that are stored together, and the blocks they hold.
+const STORED: (usize, usize) = (36, 4);
+/// Vectors of a block in a panel: codes and scales.
+const VECTORS: usize = 9;
+/// A block of a panel.
+type Block = [[u8; PANEL_ROWS]; VECTORS];
 
 /// The values of the four-bit float.
 const E2M1: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
-
-/// The planes of a panel.
-struct Panel<'a> {
-    codes: &'a [[[u8; 16]; 8]],
-    scales: &'a [[u8; 16]],
-}
-
-impl<'a> Panel<'a> {
-    #[inline(always)]
-    fn new(panel: &'a [u8], blocks: usize) -> Self {
-        let (codes, scales) = panel.split_at(blocks * 128);
-        Panel { codes: codes.as_chunks().0.as_chunks().0, scales: scales.as_chunks().0 }
-    }
-}
 
 impl Format for Nvfp4 {
     type Row<'a> = &'a [f32];
@@ -47,21 +33,24 @@ impl Format for Nvfp4 {
     const MANY: Many = Many::Packed;
 
     fn panel_bytes(_dtype: DType, cols: usize) -> usize {
-        (cols / BLOCK * 144).next_multiple_of(64)
+        (cols / BLOCK * size_of::<Block>()).next_multiple_of(64)
     }
 
-    fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
-        let (codes, scales) = panel.split_at_mut(cols / BLOCK * 128);
-        each_block::<STORED_BYTES>(rows, first_lane, |i, lane, stored| {
-            for k in 0..TOGETHER {
-                let b = i * TOGETHER + k;
-                // The stored scale has no sign, and 0x7f means none at all.
-                scales[b * 16 + lane] = if stored[k] == 0x7f { 0 } else { stored[k] & 0x7f };
-                for j in 0..8 {
-                    codes[(b * 8 + j) * 16 + lane] = stored[4 + 8 * k + j];
+    fn pack(_dtype: DType, panel: &mut [u8], _cols: usize, first_lane: usize, rows: &[&[u8]]) {
+        let blocks: &mut [Block] = panel.as_chunks_mut().0.as_chunks_mut().0;
+        for (lane, row) in rows.iter().enumerate().map(|(r, row)| (first_lane + r, row)) {
+            let stored = row.as_chunks::<{ STORED.0 }>().0;
+            for (stored, blocks) in stored.iter().zip(blocks.chunks_exact_mut(STORED.1)) {
+                let (scales, codes) = stored.split_at(STORED.1);
+                for ((block, codes), scale) in blocks.iter_mut().zip(codes.chunks_exact(8)).zip(scales) {
+                    for (out, code) in block.iter_mut().zip(codes) {
+                        out[lane] = *code;
+                    }
+                    // The stored scale has no sign, and 0x7f means none at all.
+                    block[8][lane] = if *scale == 0x7f { 0 } else { scale & 0x7f };
                 }
             }
-        });
+        }
     }
 
     #[inline(always)]
@@ -74,15 +63,19 @@ impl Format for Nvfp4 {
         panels: [&[u8]; N],
         cols: usize,
         x: &[&[f32]; R],
+        ahead: usize,
     ) -> [[S::F; R]; N] {
         let blocks = cols / BLOCK;
         let x: [&[[f32; BLOCK]]; R] = x.map(|x| &x.as_chunks().0[..blocks]);
-        let panels = panels.map(|panel| Panel::new(panel, blocks));
+        let panels = panels.map(|panel| &panel.as_chunks().0.as_chunks().0[..blocks]);
         let mut acc = [[S::zero(); R]; N];
         for b in 0..blocks {
             each_row!(N, p, {
+                // SAFETY: every panel was cut to `blocks`.
+                let block: &Block = unsafe { panels[p].get_unchecked(b) };
+                fetch_ahead::<S>(block.as_flattened(), ahead);
                 let mut sums = [S::zero(); R];
-                for (j, codes) in panels[p].codes[b].iter().enumerate() {
+                for (j, codes) in block[..8].iter().enumerate() {
                     let codes = S::load_u8_int(codes);
                     let (low, high) = (S::look_up(&E2M1, codes), S::look_up(&E2M1, S::isar::<4>(codes)));
                     each_row!(R, r, {
@@ -92,7 +85,7 @@ impl Format for Nvfp4 {
                         sums[r] = S::fma(high, S::splat(x[j + 8]), sums[r]);
                     });
                 }
-                let scale = widen_e4m3::<S>(S::load_u8_int(&panels[p].scales[b]));
+                let scale = widen_e4m3::<S>(S::load_u8_int(&block[8]));
                 each_row!(R, r, {
                     acc[p][r] = S::fma(scale, sums[r], acc[p][r]);
                 });

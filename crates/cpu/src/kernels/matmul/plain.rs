@@ -63,6 +63,7 @@ impl<T: Stored> Format for PlainFormat<T> {
         panels: [&[u8]; N],
         cols: usize,
         x: &[&[f32]; R],
+        _ahead: usize,
     ) -> [[S::F; R]; N] {
         let width = PANEL_ROWS * T::BYTES;
         let x = x.map(|x| &x[..cols]);

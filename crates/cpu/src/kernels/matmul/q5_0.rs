@@ -1,14 +1,12 @@
 //! `q5_0` weights: `d·(code − 16)`.
 //!
-//! Panel: nibble planes `[tile][256]`, planes of fifth bits `[tile][64]` (bit j of a byte belongs to dot
-//! step j), then f16 scales `[tile][16 rows]`; 22 bytes per row and tile, as stored.
+//! Tile: f16 d `[16 rows]`, 64 bytes of fifth bits (bit j of a byte belongs to dot step j), then 256 of
+//! nibbles; 22 bytes per row, as stored.
 
-use super::coded::{Coded, Kind, TILE, Tile, copy_nibbles, each_block, load, nibbles};
+use super::coded::{Coded, Kind, Tile, copy_nibbles, nibbles, part, put};
 use crate::simd::Simd;
 
 pub(crate) struct Q5_0;
-
-const BLOCK_BYTES: usize = 22;
 
 /// Bits 0, 4, 8, ... 28, one after the other.
 fn every_fourth(bits: u32) -> u8 {
@@ -34,52 +32,23 @@ pub(super) fn widen<S: Simd>(c: [S::B; 8], bits: S::B) -> [S::B; 8] {
     ]
 }
 
-/// The planes of a panel.
-#[derive(Clone, Copy)]
-pub(crate) struct Panel<'a> {
-    codes: &'a [[u8; 256]],
-    bits: &'a [u8],
-    scales: &'a [[u8; 32]],
-}
-
 impl Coded for Q5_0 {
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = 16;
+    const STORED: (usize, usize) = (22, 1);
+    const HELD: (usize, usize) = (0, 352);
 
-    type Panel<'a> = Panel<'a>;
-
-    fn bytes(cols: usize) -> usize {
-        cols / TILE * 352
-    }
-
-    fn pack(panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
-        let tiles = cols / TILE;
-        let (codes, rest) = panel.split_at_mut(tiles * 256);
-        let (bits, scales) = rest.split_at_mut(tiles * 64);
-        each_block::<BLOCK_BYTES>(rows, first_lane, |t, lane, block| {
-            scales[t * 32 + 2 * lane..][..2].copy_from_slice(&block[..2]);
-            copy_nibbles(&mut codes[t * 256..][..256], lane, &block[6..]);
-            let high = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
-            let four: [u8; 4] = std::array::from_fn(|b| every_fourth(high >> b));
-            bits[t * 64 + 4 * lane..][..4].copy_from_slice(&four);
-        });
+    #[inline(always)]
+    fn pack(stored: &[u8], lane: usize, _own: &mut [u8], tile: &mut [u8]) {
+        put::<2>(tile, 2 * lane, part(stored, 0));
+        let high = u32::from_le_bytes(*part(stored, 2));
+        put::<4>(tile, 32 + 4 * lane, &std::array::from_fn(|b| every_fourth(high >> b)));
+        copy_nibbles(&mut tile[96..], lane, &stored[6..]);
     }
 
     #[inline(always)]
-    fn planes(panel: &[u8], tiles: usize) -> Panel<'_> {
-        let (codes, rest) = panel.split_at(tiles * 256);
-        let (bits, scales) = rest.split_at(tiles * 64);
-        Panel { codes: codes.as_chunks().0, bits, scales: scales.as_chunks().0 }
-    }
-
-    #[inline(always)]
-    fn stream<'p>(panel: &'p Panel, t: usize) -> &'p [u8] {
-        &panel.codes[t]
-    }
-
-    #[inline(always)]
-    fn tile<S: Simd>(panel: &Panel, t: usize) -> Tile<S> {
-        let codes = widen::<S>(nibbles::<S>(&panel.codes[t]), load::<S>(panel.bits, t));
-        Tile::whole(codes, S::load_f16(&panel.scales[t]))
+    fn tile<S: Simd>(_own: &[u8], tile: &[u8]) -> Tile<S> {
+        let codes = widen::<S>(nibbles::<S>(&tile[96..]), S::load_bytes(part(tile, 32)));
+        Tile::whole(codes, S::load_f16(part(tile, 0)))
     }
 }
