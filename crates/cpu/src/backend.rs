@@ -203,14 +203,13 @@ impl Backend for CpuBackend {
     fn read_output(&mut self, id: ProgramId, output: usize, rows: Range<usize>, into: &mut Vec<f32>) {
         let operand = self.programs[id.0].program.outputs[output].operand;
         let Place::Arena(offset) = operand.place else { unreachable!("outputs live in the arena") };
-        let float = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
         for row in rows {
             let bytes = &self.arena[offset + row * operand.stride_bytes..];
             match operand.elem {
-                Elem::F32 => into.extend(bytes[..operand.cols * 4].chunks_exact(4).map(float)),
+                Elem::F32 => into.extend_from_slice(bytemuck::cast_slice(&bytes[..operand.cols * 4])),
                 Elem::I32 => {
-                    let words = bytes[..operand.cols * 4].chunks_exact(4);
-                    into.extend(words.map(|b| float(b).to_bits().cast_signed() as f32));
+                    let words: &[i32] = bytemuck::cast_slice(&bytes[..operand.cols * 4]);
+                    into.extend(words.iter().map(|word| *word as f32));
                 }
                 from => into.extend(ops::quantize::decode(bytes, from, operand.cols)),
             }

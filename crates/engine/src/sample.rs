@@ -3,6 +3,8 @@
 //! The random number of a token depends on the seed and the token's position alone, so a sampled
 //! answer is the same whatever it was batched with, and replaying a position repeats its choice.
 
+use std::cmp::Ordering;
+
 /// How the next token is chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
@@ -46,6 +48,12 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// Whether logits are changed before the choice.
+    fn adjusts(&self) -> bool {
+        let penalties = [self.repetition_penalty - 1.0, self.presence_penalty, self.frequency_penalty];
+        penalties.iter().any(|penalty| *penalty != 0.0) || !self.logit_bias.is_empty()
+    }
+
     /// The first value that makes no sense, as a sentence.
     pub fn problem(&self) -> Option<String> {
         let checks = [
@@ -114,108 +122,138 @@ pub struct History<'a> {
 impl Sampler {
     /// Chooses the token that follows `history`.
     pub fn choose(&mut self, logits: &[f32], params: &SamplingParams, history: History) -> Choice {
-        let raw = logits;
-        self.logits.clear();
-        self.logits.extend_from_slice(raw);
-        self.adjust(params, history);
+        let adjusted = if params.adjusts() {
+            self.logits.clear();
+            self.logits.extend_from_slice(logits);
+            adjust(&mut self.logits, params, history);
+            &self.logits
+        } else {
+            logits
+        };
         let token = if params.temperature == 0.0 {
-            argmax(&self.logits)
+            argmax(adjusted)
         } else {
             let position = (history.prompt.len() + history.generated.len()) as u64;
-            self.draw(params, unit_random(params.seed, position))
+            draw(adjusted, &mut self.candidates, params, unit_random(params.seed, position))
         };
-        Choice { token, logprobs: params.logprobs.map(|count| logprobs(raw, token, count)) }
+        Choice { token, logprobs: params.logprobs.map(|count| logprobs(logits, token, count)) }
     }
+}
 
-    fn adjust(&mut self, params: &SamplingParams, history: History) {
-        for &(token, bias) in &params.logit_bias {
-            if let Some(logit) = self.logits.get_mut(token as usize) {
-                *logit += bias;
-            }
+/// Applies biases and penalties.
+fn adjust(logits: &mut [f32], params: &SamplingParams, history: History) {
+    for &(token, bias) in &params.logit_bias {
+        if let Some(logit) = logits.get_mut(token as usize) {
+            *logit += bias;
         }
-        if params.repetition_penalty != 1.0 {
-            let mut seen: Vec<u32> = history.prompt.iter().chain(history.generated).copied().collect();
-            seen.sort_unstable();
-            seen.dedup();
-            for token in seen {
-                if let Some(logit) = self.logits.get_mut(token as usize) {
-                    *logit = if *logit > 0.0 {
-                        *logit / params.repetition_penalty
-                    } else {
-                        *logit * params.repetition_penalty
-                    };
-                }
-            }
-        }
-        if params.presence_penalty != 0.0 || params.frequency_penalty != 0.0 {
-            let mut generated = history.generated.to_vec();
-            generated.sort_unstable();
-            for run in generated.chunk_by(|a, b| a == b) {
-                if let Some(logit) = self.logits.get_mut(run[0] as usize) {
-                    *logit -= params.presence_penalty + params.frequency_penalty * run.len() as f32;
-                }
+    }
+    if params.repetition_penalty != 1.0 {
+        let mut seen: Vec<u32> = history.prompt.iter().chain(history.generated).copied().collect();
+        seen.sort_unstable();
+        seen.dedup();
+        for token in seen {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = if *logit > 0.0 {
+                    *logit / params.repetition_penalty
+                } else {
+                    *logit * params.repetition_penalty
+                };
             }
         }
     }
+    if params.presence_penalty != 0.0 || params.frequency_penalty != 0.0 {
+        let mut generated = history.generated.to_vec();
+        generated.sort_unstable();
+        for run in generated.chunk_by(|a, b| a == b) {
+            if let Some(logit) = logits.get_mut(run[0] as usize) {
+                *logit -= params.presence_penalty + params.frequency_penalty * run.len() as f32;
+            }
+        }
+    }
+}
 
-    fn draw(&mut self, params: &SamplingParams, random: f64) -> u32 {
-        let candidates = &mut self.candidates;
-        candidates.clear();
-        candidates
-            .extend(self.logits.iter().enumerate().filter(|(_, l)| !l.is_nan()).map(|(i, &l)| (i as u32, l)));
-        if candidates.is_empty() {
-            return 0;
+/// Draws a token; `candidates` is room for them.
+fn draw(logits: &[f32], candidates: &mut Vec<(u32, f32)>, params: &SamplingParams, random: f64) -> u32 {
+    candidates.clear();
+    candidates.extend(logits.iter().enumerate().filter(|(_, l)| !l.is_nan()).map(|(i, &l)| (i as u32, l)));
+    if params.top_k > 0 && params.top_k < candidates.len() {
+        candidates.select_nth_unstable_by(params.top_k - 1, most_likely_first);
+        candidates.truncate(params.top_k);
+    }
+    let mut candidates = InOrder { candidates, sorted: 0 };
+    let Some((best, max)) = candidates.get(0) else { return 0 };
+    if max.is_infinite() {
+        // Nothing can be compared with infinity: the first of the best is taken.
+        return best;
+    }
+    let weight = |logit: f32| f64::from(((logit - max) / params.temperature).exp());
+    let total: f64 = candidates.candidates.iter().map(|(_, logit)| weight(*logit)).sum();
+    let kept = if params.top_p < 1.0 || params.min_p > 0.0 {
+        let mut sum = 0.0;
+        let mut next = 0;
+        while let Some((_, logit)) = candidates.get(next).filter(|c| weight(c.1) >= f64::from(params.min_p)) {
+            sum += weight(logit);
+            next += 1;
+            if sum / total >= f64::from(params.top_p) {
+                break;
+            }
         }
-        // Most likely first, ties to the lower id; only as much sorting as the cut needs.
-        let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        if params.top_k > 0 && params.top_k < candidates.len() {
-            candidates.select_nth_unstable_by(params.top_k - 1, order);
-            candidates.truncate(params.top_k);
+        (next, sum)
+    } else {
+        (candidates.candidates.len(), total)
+    };
+    let (count, target) = (kept.0, random * kept.1);
+    let mut sum = 0.0;
+    let mut chosen = best;
+    for i in 0..count {
+        let Some((token, logit)) = candidates.get(i) else { break };
+        chosen = token;
+        sum += weight(logit);
+        if sum > target {
+            break;
         }
-        candidates.sort_unstable_by(order);
-        let max = candidates[0].1;
-        if max.is_infinite() {
-            // Nothing can be compared with infinity: the first of the best is taken.
-            return candidates[0].0;
+    }
+    chosen
+}
+
+/// Ties go to the lower id.
+fn most_likely_first(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Candidates, the most likely first; only those that are looked at are put in order.
+struct InOrder<'a> {
+    candidates: &'a mut [(u32, f32)],
+    sorted: usize,
+}
+
+impl InOrder<'_> {
+    fn get(&mut self, i: usize) -> Option<(u32, f32)> {
+        while i >= self.sorted && self.sorted < self.candidates.len() {
+            let rest = &mut self.candidates[self.sorted..];
+            let more = rest.len().min(self.sorted.max(256));
+            if more < rest.len() {
+                rest.select_nth_unstable_by(more, most_likely_first);
+            }
+            rest[..more].sort_unstable_by(most_likely_first);
+            self.sorted += more;
         }
-        let mut total = 0f64;
-        for candidate in candidates.iter_mut() {
-            candidate.1 = ((candidate.1 - max) / params.temperature).exp();
-            total += f64::from(candidate.1);
-        }
-        let mut kept = candidates.len();
-        if params.top_p < 1.0 {
-            let mut sum = 0f64;
-            let reaches = |c: &(u32, f32)| {
-                sum += f64::from(c.1) / total;
-                sum >= f64::from(params.top_p)
-            };
-            kept = candidates.iter().position(reaches).map_or(kept, |i| i + 1);
-        }
-        if params.min_p > 0.0 {
-            let floor = candidates[0].1 * params.min_p;
-            kept = candidates[..kept].partition_point(|c| c.1 >= floor).max(1);
-        }
-        let candidates = &candidates[..kept];
-        let target = random * candidates.iter().map(|c| f64::from(c.1)).sum::<f64>();
-        let mut sum = 0f64;
-        let passes = |c: &&(u32, f32)| {
-            sum += f64::from(c.1);
-            sum > target
-        };
-        candidates.iter().find(passes).unwrap_or(&candidates[candidates.len() - 1]).0
+        self.candidates.get(i).copied()
     }
 }
 
 /// The index of the largest value, ties to the lower; NaN never wins.
 pub fn argmax(values: &[f32]) -> u32 {
-    let mut best = (0, f32::NEG_INFINITY);
-    for (i, &v) in values.iter().enumerate() {
-        if v > best.1 {
-            best = (i, v);
+    // Lanes of their own, so that the compiler compares several values at once.
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let (chunks, rest) = values.as_chunks::<16>();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = if *value > *lane { *value } else { *lane };
         }
     }
-    best.0 as u32
+    let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, value| max.max(*value));
+    values.iter().position(|value| *value == max).unwrap_or(0) as u32
 }
 
 /// Log probabilities of the chosen token and of the best `count`.
@@ -265,6 +303,32 @@ mod tests {
     #[test]
     fn greedy_takes_the_first_of_the_best() {
         assert_eq!(choose(&SamplingParams::default(), &[]), 1);
+    }
+
+    #[test]
+    fn only_what_is_looked_at_is_in_order() {
+        let all: Vec<(u32, f32)> = (0..5000).map(|i| (i, (i * 7919 % 1009) as f32)).collect();
+        let mut want = all.clone();
+        want.sort_by(most_likely_first);
+        let mut few = all.clone();
+        let mut candidates = InOrder { candidates: &mut few, sorted: 0 };
+        assert_eq!((candidates.get(3), candidates.sorted), (Some(want[3]), 256));
+        let found: Vec<_> = (0..).map_while(|i| candidates.get(i)).collect();
+        assert_eq!(found, want);
+    }
+
+    #[test]
+    fn the_first_of_the_largest_is_found_anywhere() {
+        for len in [1, 15, 16, 17, 100] {
+            for at in 0..len {
+                let mut values = vec![-1.0; len];
+                (values[at], values[len - 1]) = (2.0, 2.0);
+                values[0] = if at == 0 { 2.0 } else { f32::NAN };
+                assert_eq!(argmax(&values), at as u32, "{len} values");
+            }
+        }
+        assert_eq!(argmax(&[f32::NAN; 40]), 0);
+        assert_eq!(argmax(&[f32::NEG_INFINITY; 40]), 0);
     }
 
     #[test]
