@@ -68,13 +68,6 @@ impl Isa {
         self == Isa::Avx512 && is_amd()
     }
 
-    /// How many bytes ahead weights are asked for that pass by some rows: what a core reads in the time
-    /// memory takes to answer. AMD's caches see the stream of one row by themselves, and who asks far ahead
-    /// disturbs them.
-    pub(crate) fn fetches_ahead(self, rows: usize) -> usize {
-        if rows == 1 && is_amd() { 0 } else { 8192 }
-    }
-
     /// Runs something in this set. The set must be one of [`Isa::available`], which the backend checks
     /// when it is made.
     pub(crate) fn call<V: Vectorized>(self, what: V) -> V::Output {
@@ -90,6 +83,12 @@ impl Isa {
             _ => unreachable!("not available on this architecture"),
         }
     }
+}
+
+/// How many bytes ahead weights are asked for that pass by one row, or by several: what a core reads in the time
+/// memory takes to answer. AMD's caches see the stream of one row by themselves, and who asks disturbs them.
+pub(crate) fn fetch_distance(is_one_row: bool) -> usize {
+    if is_one_row && is_amd() { 0 } else { 8192 }
 }
 
 #[cfg(target_arch = "x86_64")]

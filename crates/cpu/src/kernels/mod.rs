@@ -1,8 +1,9 @@
 //! What a kernel is: work bound to a call's operands and weights, generic over the instruction set.
 //!
 //! A kernel's body is `#[inline(always)]` down to the last loop, so that all of it lands in the one
-//! function per instruction set that `isa.rs` holds. Items of work are handed out by a counter, or shared out
-//! evenly where they all take as long; which member does an item never changes what is computed.
+//! function per instruction set that `isa.rs` holds. Items of work are handed out by a counter, one by one or in
+//! runs, or shared out evenly where they all take as long; which member does an item never changes what is
+//! computed.
 
 mod attention;
 mod attention_block;
@@ -79,23 +80,10 @@ impl<'a> Cx<'a> {
         (item < count).then_some(item)
     }
 
-    /// Hands out items `0..count` of a phase in runs of neighbours, each run to one member. Memory likes long
-    /// streams, and members have to end together: runs become shorter towards the end.
+    /// Hands out items `0..count` of a phase in runs of neighbours, each run to one member.
     #[inline(always)]
     pub fn next_run(&self, phase: usize, count: usize) -> Option<Range<usize>> {
-        let mut turn = self.counters[phase].fetch_add(1, Ordering::Relaxed);
-        let mut first = 0;
-        // All members get a run of the same length, then all get a shorter one.
-        while first < count {
-            let length = ((count - first) / (2 * self.members)).max(1);
-            if turn < self.members || length == 1 {
-                let start = first + turn * length;
-                return (start < count).then(|| start..start + length);
-            }
-            first += self.members * length;
-            turn -= self.members;
-        }
-        None
+        run(self.counters[phase].fetch_add(1, Ordering::Relaxed), count, self.members)
     }
 
     /// This member's share of items `0..count` that all take as long: nobody has to ask for the next.
@@ -107,6 +95,22 @@ impl<'a> Cx<'a> {
     /// Waits for all members.
     pub fn barrier(&self) {
         self.meeting.barrier();
+    }
+}
+
+/// The run of items `0..count` that is handed out at some turn. Memory likes long streams, and members have to end
+/// together: runs are half of an even share of what is left, one for each member, then again and again.
+#[inline(always)]
+fn run(mut turn: usize, count: usize, members: usize) -> Option<Range<usize>> {
+    let mut first = 0;
+    loop {
+        let length = ((count - first) / (2 * members)).max(1);
+        if turn < members || length == 1 {
+            let start = first.saturating_add(turn.saturating_mul(length));
+            return (start < count).then(|| start..start + length);
+        }
+        first += members * length;
+        turn -= members;
     }
 }
 
@@ -197,4 +201,22 @@ impl<W: Work> Kernel for Bound<W> {
 /// Binds work to an instruction set.
 pub(crate) fn bind<W: Work>(isa: Isa, work: W) -> Box<dyn Kernel> {
     Box::new(Bound { isa, work })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_cover_all_items_once() {
+        for members in 1..=9 {
+            for count in 0..200 {
+                let runs: Vec<_> = (0..).map_while(|turn| run(turn, count, members)).collect();
+                let items: Vec<_> = runs.iter().cloned().flatten().collect();
+                assert_eq!(items, (0..count).collect::<Vec<_>>(), "{members} members: {runs:?}");
+                assert!((runs.len()..runs.len() + 20).all(|turn| run(turn, count, members).is_none()));
+                assert!(runs.windows(2).all(|two| two[0].len() >= two[1].len()), "{runs:?}");
+            }
+        }
+    }
 }

@@ -1,14 +1,14 @@
 //! `moe_matmul`: `y[t,j] = W[ids[t,j]]·x` for every token and chosen expert, then the epilogue.
 //!
 //! Pairs (t, j) are sorted by expert, so that each chosen expert's panels are read once per call. An
-//! item is a group of panels of one expert with a block of its pairs. Every member sorts for itself:
-//! that is cheaper than a barrier.
+//! item is a group of panels of one expert with all its pairs, and a member may take a run of items. Every
+//! member sorts for itself: that is cheaper than a barrier.
 
 use std::sync::Arc;
 
 use mambo_kernel::{Epilogue, Operand};
 
-use super::matmul::{Multiplier, Packed, Room, Task, TaskRows, multiplier};
+use super::matmul::{Multiplier, Packed, Room, RowCounts, Task, TaskRows, multiplier};
 use super::{Cx, Kernel, Scratch, ScratchNeed};
 use crate::isa::Isa;
 use crate::shared::View;
@@ -73,8 +73,9 @@ impl Kernel for MoeMatmul {
         let row_block = self.multiplier.row_block(weight.cols());
         let panels = weight.panels();
         let chosen = starts.windows(2).filter(|w| w[1] > w[0]).count();
-        let usual = pairs.len() / chosen.max(1);
-        let cut = self.multiplier.cut(weight, usual, 1, cx.members.div_ceil(chosen.max(1)));
+        let most = starts.windows(2).map(|w| (w[1] - w[0]) as usize).max().unwrap_or(0);
+        let rows = RowCounts { usual: pairs.len() / chosen.max(1), most };
+        let cut = self.multiplier.cut(weight, rows, cx.members.div_ceil(chosen.max(1)));
         let groups = panels.div_ceil(cut.panels);
         let per_input = if x.rows() == ids.rows() { top_k } else { 1 };
         let (mut expert, mut first_item) = (0, 0);

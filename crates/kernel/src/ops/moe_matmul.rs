@@ -25,27 +25,30 @@ pub fn cases() -> Vec<Case> {
     for (index, (dtype, widths)) in matmul::types().into_iter().enumerate() {
         let cols = widths[widths.len() - 1].min(768);
         let cols = if dtype.row_bytes(cols).is_some() { cols } else { widths[0] };
-        shapes.push((dtype, cols, if index % 2 == 1 { 48 } else { 33 }, index % 2 == 1));
+        let out = if index % 2 == 1 { 48 } else { 33 };
+        shapes.push((dtype, cols, out, index % 2 == 1, &[1, 2, 5, 40][..]));
     }
     // So many outputs that a backend cuts them for the usual expert, where one has far more rows.
-    shapes.extend([DType::Q4_0, DType::BF16].map(|dtype| (dtype, 64, 1200, false)));
-    for (dtype, cols, out, per_expert) in shapes {
+    shapes.extend([DType::Q4_0, DType::BF16].map(|dtype| (dtype, 64, 1200, false, &[1, 2, 5, 40][..])));
+    shapes.push((DType::Q4_0, 64, 1200, false, &[24]));
+    // More rows of one expert than a backend takes at a time.
+    shapes.push((DType::NVFP4, 64, 1200, false, &[1, 90]));
+    for (dtype, cols, out, per_expert, lengths) in shapes {
         let epilogue = if per_expert { Epilogue::None } else { Epilogue::Relu2 };
         let weight = matmul::weight(dtype, &[experts, out, cols], &mut rng, 0.3);
         let op = Op::MoeMatmul { experts, top_k, out, epilogue };
         let times = if per_expert { top_k } else { 1 };
         let rows = Rows { base: RowBase::Tokens, times };
         let mut slot = 0;
-        let case =
-            Case::new(format!("{dtype} {cols} -> {out}, {times} rows a token"), op, &[1, 2, 5, 40], 1e-5)
-                .weight(weight)
-                .input_of(ValueType::f32(rows, cols), || rng.normal())
-                .input_of(ValueType::i32(Rows::TOKENS, top_k), || {
-                    // Expert 0 is in every list, expert 6 in none, the others vary and never repeat.
-                    slot += 1;
-                    let (token, j) = ((slot - 1) / top_k, (slot - 1) % top_k);
-                    f32::from_bits([0, 1 + token % 3, 4 + token % 2][j] as u32)
-                });
+        let case = Case::new(format!("{dtype} {cols} -> {out}, {times} rows a token"), op, lengths, 1e-5)
+            .weight(weight)
+            .input_of(ValueType::f32(rows, cols), || rng.normal())
+            .input_of(ValueType::i32(Rows::TOKENS, top_k), || {
+                // Expert 0 is in every list, expert 6 in none, the others vary and never repeat.
+                slot += 1;
+                let (token, j) = ((slot - 1) / top_k, (slot - 1) % top_k);
+                f32::from_bits([0, 1 + token % 3, 4 + token % 2][j] as u32)
+            });
         cases.push(case);
     }
     cases

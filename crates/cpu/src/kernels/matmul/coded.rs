@@ -27,38 +27,45 @@ pub(crate) trait Coded: Send + Sync + 'static {
     const ZERO: i32;
     /// Whether dot steps take columns s, s + 8, s + 16, s + 24 and not four in a row.
     const TURNED: bool = false;
-    /// Bytes and tiles of a stored block of one row.
-    const STORED: (usize, usize);
-    /// Bytes of the block of sixteen rows in a panel: what the whole block has, and each tile.
-    const HELD: (usize, usize);
+    /// Bytes of a stored block of one row.
+    const STORED_BYTES: usize;
+    /// Tiles of a stored block.
+    const TILES: usize = 1;
+    /// Bytes that a panel holds for a whole block of its rows.
+    const OWN_BYTES: usize = 0;
+    /// Bytes that a panel holds for each tile.
+    const TILE_BYTES: usize;
+    /// Bytes of a panel's block.
+    const BLOCK_BYTES: usize = Self::OWN_BYTES + Self::TILES * Self::TILE_BYTES;
 
     /// Packs a stored block into a lane of a zeroed block of a panel: its own part and its tiles.
     fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]);
+    /// Code of a zero weight in an unpacked tile. 128 needs no computing where dot steps take all eight bits.
+    #[inline(always)]
+    fn zero<S: Simd>() -> i32 {
+        Self::ZERO
+    }
     /// Unpacks a tile.
     fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S>;
 }
 
-/// Bytes of a panel's block.
-const fn block_bytes<C: Coded>() -> usize {
-    C::HELD.0 + C::STORED.1 * C::HELD.1
-}
-
-/// Tile `t` of a panel, after what its block has.
+/// What the block of tile `t` has for all its tiles, and the tile.
 ///
 /// # Safety
 /// The panel has this tile.
 #[inline(always)]
-unsafe fn parts<C: Coded>(panel: &[u8], t: usize) -> (&[u8], &[u8]) {
-    let (own, bytes) = C::HELD;
-    let block = t / C::STORED.1 * block_bytes::<C>();
-    let first = block + own + t % C::STORED.1 * bytes;
+unsafe fn block_and_tile<C: Coded>(panel: &[u8], t: usize) -> (&[u8], &[u8]) {
+    let block = t / C::TILES * C::BLOCK_BYTES;
+    let tile = block + C::OWN_BYTES + t % C::TILES * C::TILE_BYTES;
     // SAFETY: the caller's promise.
-    unsafe { (panel.get_unchecked(block..block + own), panel.get_unchecked(first..first + bytes)) }
+    unsafe {
+        (panel.get_unchecked(block..block + C::OWN_BYTES), panel.get_unchecked(tile..tile + C::TILE_BYTES))
+    }
 }
 
 /// How many tiles a panel has, at most.
 fn tiles_of<C: Coded>(panel: &[u8]) -> usize {
-    panel.len() / block_bytes::<C>() * C::STORED.1
+    panel.len() / C::BLOCK_BYTES * C::TILES
 }
 
 /// What makes a tile's product.
@@ -125,11 +132,11 @@ pub(crate) fn start<S: Simd>(zero: i32, offset: i32) -> S::I {
 #[inline(always)]
 fn sums<S: Simd, C: Coded>(codes: &[S::B; 8], x: &Q8Block) -> [S::I; 2] {
     if C::KIND == Kind::Halves {
-        let first = start::<S>(C::ZERO, x.half_offset);
-        let second = S::isub(start::<S>(C::ZERO, x.offset), first);
+        let first = start::<S>(C::zero::<S>(), x.half_offset);
+        let second = S::isub(start::<S>(C::zero::<S>(), x.offset), first);
         return [steps::<S, C, 0, 4>(first, codes, x), steps::<S, C, 4, 8>(second, codes, x)];
     }
-    let all = steps::<S, C, 0, 8>(start::<S>(C::ZERO, x.offset), codes, x);
+    let all = steps::<S, C, 0, 8>(start::<S>(C::zero::<S>(), x.offset), codes, x);
     [all, all]
 }
 
@@ -141,7 +148,7 @@ fn steps<S: Simd, C: Coded, const FROM: usize, const TO: usize>(
     x: &Q8Block,
 ) -> S::I {
     for j in FROM..TO {
-        sum = if C::ZERO == 128 {
+        sum = if C::zero::<S>() == 128 {
             S::dot_wide(sum, codes[j], x.codes[j])
         } else {
             S::dot(sum, codes[j], x.codes[j])
@@ -159,19 +166,19 @@ impl<C: Coded> Format for CodedFormat<C> {
     const PREPARED: usize = if C::TURNED { size_of::<Q8Block>() / 4 } else { 0 };
     const MANY: Many = Many::Codes(C::KIND);
     const WIDE: bool = C::ZERO == 128;
-    const CHAINED: bool = false;
+    const SIDE_BY_SIDE: bool = false;
 
     fn panel_bytes(_dtype: DType, cols: usize) -> usize {
-        (cols / TILE / C::STORED.1 * block_bytes::<C>()).next_multiple_of(64)
+        (cols / TILE / C::TILES * C::BLOCK_BYTES).next_multiple_of(64)
     }
 
     fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
-        let (bytes, tiles) = C::STORED;
-        let blocks = panel.chunks_exact_mut(block_bytes::<C>()).take(cols / TILE / tiles);
+        let blocks = panel.chunks_exact_mut(C::BLOCK_BYTES).take(cols / TILE / C::TILES);
         for (i, block) in blocks.enumerate() {
-            let (own, tiles) = block.split_at_mut(C::HELD.0);
+            let (own, tiles) = block.split_at_mut(C::OWN_BYTES);
             for (r, row) in rows.iter().enumerate() {
-                C::pack(&row[i * bytes..][..bytes], first_lane + r, own, tiles);
+                let stored = &row[i * C::STORED_BYTES..][..C::STORED_BYTES];
+                C::pack(stored, first_lane + r, own, tiles);
             }
         }
     }
@@ -180,10 +187,10 @@ impl<C: Coded> Format for CodedFormat<C> {
     fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
         assert!(stretch.range.end <= tiles_of::<C>(stretch.panel));
         let zero = if C::ZERO == 128 { 128 } else { S::CODE_ZERO };
-        let shift = S::bsplat(if C::KIND == Kind::Line { 0 } else { (zero - C::ZERO) as u8 });
+        let shift = S::bsplat(if C::KIND == Kind::Line { 0 } else { (zero - C::zero::<S>()) as u8 });
         for (t, out) in stretch.range.clone().zip(UnpackedTile::of(out)) {
             // SAFETY: the panel has the tiles of the stretch.
-            let (own, tile) = unsafe { parts::<C>(stretch.panel, t) };
+            let (own, tile) = unsafe { block_and_tile::<C>(stretch.panel, t) };
             let tile = C::tile::<S>(own, tile);
             for j in 0..8 {
                 S::store_bytes(S::badd(tile.codes[j], shift), &mut out.codes[j]);
@@ -225,7 +232,7 @@ impl<C: Coded> Format for CodedFormat<C> {
         for t in 0..tiles {
             each_row!(N, p, {
                 // SAFETY: every panel has `tiles` tiles.
-                let (own, tile) = unsafe { parts::<C>(panels[p], t) };
+                let (own, tile) = unsafe { block_and_tile::<C>(panels[p], t) };
                 fetch_ahead::<S>(tile, ahead);
                 let tile = C::tile::<S>(own, tile);
                 each_row!(R, r, {
@@ -243,9 +250,9 @@ impl<C: Coded> Format for CodedFormat<C> {
 
 /// The eight code vectors of 256 bytes of nibbles: low ones are columns 0..16, high ones 16..32.
 #[inline(always)]
-pub(crate) fn nibbles<S: Simd>(plane: &[u8]) -> [S::B; 8] {
+pub(crate) fn nibbles<S: Simd>(bytes: &[u8]) -> [S::B; 8] {
     let mask = S::bsplat(15);
-    let v: [S::B; 4] = [load::<S>(plane, 0), load::<S>(plane, 1), load::<S>(plane, 2), load::<S>(plane, 3)];
+    let v: [S::B; 4] = [load::<S>(bytes, 0), load::<S>(bytes, 1), load::<S>(bytes, 2), load::<S>(bytes, 3)];
     [
         S::band(v[0], mask),
         S::band(v[1], mask),
@@ -258,36 +265,53 @@ pub(crate) fn nibbles<S: Simd>(plane: &[u8]) -> [S::B; 8] {
     ]
 }
 
-/// Vector `i` of a plane.
+/// The same codes times sixteen: nibbles that are left, or put, in the upper half of their bytes.
 #[inline(always)]
-pub(crate) fn load<S: Simd>(plane: &[u8], i: usize) -> S::B {
-    S::load_bytes(part(plane, 64 * i))
+pub(crate) fn upper_nibbles<S: Simd>(bytes: &[u8]) -> [S::B; 8] {
+    let mask = S::bsplat(0xf0);
+    let v: [S::B; 4] = [load::<S>(bytes, 0), load::<S>(bytes, 1), load::<S>(bytes, 2), load::<S>(bytes, 3)];
+    [
+        S::band(S::bshl::<4>(v[0]), mask),
+        S::band(S::bshl::<4>(v[1]), mask),
+        S::band(S::bshl::<4>(v[2]), mask),
+        S::band(S::bshl::<4>(v[3]), mask),
+        S::band(v[0], mask),
+        S::band(v[1], mask),
+        S::band(v[2], mask),
+        S::band(v[3], mask),
+    ]
 }
 
-/// A vector of any size.
+/// Vector `i` of some bytes.
+#[inline(always)]
+pub(crate) fn load<S: Simd>(bytes: &[u8], i: usize) -> S::B {
+    S::load_bytes(part(bytes, 64 * i))
+}
+
+/// `BYTES` bytes from `at` on.
 #[inline(always)]
 pub(crate) fn part<const BYTES: usize>(bytes: &[u8], at: usize) -> &[u8; BYTES] {
     bytes[at..at + BYTES].first_chunk().expect("a whole vector")
 }
 
-/// Copies 32 codes of one row into its lane of a plane of nibbles.
+/// Copies 32 codes of one row into its lane of 256 bytes of nibbles.
 #[inline(always)]
-pub(crate) fn pack_nibbles(plane: &mut [u8], lane: usize, codes: &[u8; TILE]) {
+pub(crate) fn pack_nibbles(out: &mut [u8], lane: usize, codes: &[u8; TILE]) {
     for v in 0..4 {
         let four: [u8; 4] = std::array::from_fn(|b| codes[4 * v + b] & 15 | codes[16 + 4 * v + b] << 4);
-        put(plane, 64 * v + 4 * lane, &four);
+        put(out, 64 * v + 4 * lane, &four);
     }
 }
 
-/// Copies the 16 bytes of nibbles of one row, which have the plane's order, into its lane.
+/// Copies the 16 bytes of nibbles of one row, which have the order of a tile's, into its lane.
 #[inline(always)]
-pub(crate) fn copy_nibbles(plane: &mut [u8], lane: usize, stored: &[u8]) {
+pub(crate) fn copy_nibbles(out: &mut [u8], lane: usize, stored: &[u8]) {
     for v in 0..4 {
-        put::<4>(plane, 64 * v + 4 * lane, part(stored, 4 * v));
+        put::<4>(out, 64 * v + 4 * lane, part(stored, 4 * v));
     }
 }
 
-/// Writes bytes of one row.
+/// Writes bytes at `at`.
 #[inline(always)]
 pub(crate) fn put<const BYTES: usize>(out: &mut [u8], at: usize, bytes: &[u8; BYTES]) {
     *out[at..at + BYTES].first_chunk_mut().expect("as many bytes") = *bytes;

@@ -66,9 +66,9 @@ pub(crate) trait Format: Send + Sync + 'static {
     const MANY: Many;
     /// Whether codes have all eight bits.
     const WIDE: bool = false;
-    /// Whether a lane's sum is one chain, so that few rows meet several panels at once lest each step wait for
-    /// the last. Otherwise one panel after the other is read as one stream, which memory likes best.
-    const CHAINED: bool = true;
+    /// Whether few rows meet several panels at once, lest each step of a sum wait for the last. Otherwise one
+    /// panel after the other is read as one stream, which memory likes best.
+    const SIDE_BY_SIDE: bool = true;
 
     /// Bytes of a panel of `cols` columns, a multiple of 64.
     fn panel_bytes(dtype: DType, cols: usize) -> usize;
@@ -89,7 +89,7 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// A row of the input, with what was prepared for it.
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Self::Row<'a>;
 
-    /// The products of `N` panels with `R` rows. Weights so many bytes ahead are fetched.
+    /// The products of `N` panels with `R` rows. Weights that are `ahead` bytes further on may be fetched.
     fn product<S: Simd, const R: usize, const N: usize>(
         panels: [&[u8]; N],
         cols: usize,
@@ -98,10 +98,12 @@ pub(crate) trait Format: Send + Sync + 'static {
     ) -> [[S::F; R]; N];
 }
 
-/// Fetches what lies so far ahead of a part of a panel, into the second cache.
+/// Fetches what lies so far ahead of a part of a panel into the second cache; nothing where that is 0.
 #[inline(always)]
 pub(super) fn fetch_ahead<S: Simd>(part: &[u8], ahead: usize) {
-    for line in (0..part.len()).step_by(64) {
-        S::prefetch(part, ahead + line);
+    if ahead > 0 {
+        for line in (0..part.len()).step_by(64) {
+            S::prefetch(part, ahead + line);
+        }
     }
 }

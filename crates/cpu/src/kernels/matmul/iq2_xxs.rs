@@ -15,8 +15,6 @@ use crate::simd::Simd;
 
 pub(crate) struct Iq2Xxs;
 
-/// Bytes of a tile.
-const TILE_BYTES: usize = 128;
 /// What a coordinate (two bits) and its sign (the third) stand for, the zero point added; no point has a 3.
 const STEPS: [u8; 16] = [72, 89, 107, 64, 56, 39, 21, 64, 64, 64, 64, 64, 64, 64, 64, 64];
 /// The eighth sign of the nibbles of the other seven.
@@ -66,13 +64,15 @@ impl Coded for Iq2Xxs {
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = 64;
     const TURNED: bool = true;
-    const STORED: (usize, usize) = (66, 8);
-    const HELD: (usize, usize) = (32, TILE_BYTES);
+    const STORED_BYTES: usize = 66;
+    const TILES: usize = 8;
+    const OWN_BYTES: usize = 32;
+    const TILE_BYTES: usize = 128;
 
     #[inline(always)]
     fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]) {
         put::<2>(own, 2 * lane, part(stored, 0));
-        for (tile, stored) in tiles.chunks_exact_mut(TILE_BYTES).zip(stored[2..].chunks_exact(8)) {
+        for (tile, stored) in tiles.chunks_exact_mut(Self::TILE_BYTES).zip(stored[2..].chunks_exact(8)) {
             put::<4>(tile, 4 * lane, part(stored, 0));
             put(tile, 64 + 4 * lane, &signs_and_scale(stored));
         }

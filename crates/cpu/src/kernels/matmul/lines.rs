@@ -113,13 +113,15 @@ impl<L: Line> LineFormat<L> {
 impl<L: Line> Coded for LineFormat<L> {
     const KIND: Kind = Kind::Line;
     const ZERO: i32 = 0;
-    const STORED: (usize, usize) = L::STORED;
-    const HELD: (usize, usize) = (L::SCALES.0, Self::NIBBLES_AT + 256);
+    const STORED_BYTES: usize = L::STORED.0;
+    const TILES: usize = L::STORED.1;
+    const OWN_BYTES: usize = L::SCALES.0;
+    const TILE_BYTES: usize = Self::NIBBLES_AT + 256;
 
     #[inline(always)]
     fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]) {
         L::pack_own(stored, lane, own);
-        for (j, tile) in tiles.chunks_exact_mut(Self::HELD.1).enumerate() {
+        for (j, tile) in tiles.chunks_exact_mut(Self::TILE_BYTES).enumerate() {
             let codes = L::codes(stored, j);
             pack_nibbles(&mut tile[Self::NIBBLES_AT..], lane, &codes);
             if L::FIFTH {

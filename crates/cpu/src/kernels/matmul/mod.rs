@@ -1,7 +1,7 @@
 //! `matmul`: `y[o] = Σ_i W[o,i]·x[i]` for every row, then the epilogue.
 //!
 //! An item of work is a group of panels times a block of rows (`multiply.rs`). With few rows the panels
-//! stream by; with many a stretch of them is unpacked and stays in cache while the rows pass. Bytes: the
+//! stream by, in runs of many items; with many a stretch of them is unpacked and stays in cache while the rows pass. Bytes: the
 //! packed weight once per row block at most; FLOPs: 2 per weight and row.
 
 mod affine;
@@ -39,7 +39,7 @@ use decoded::Decoded;
 use format::Format;
 use iq2_xxs::Iq2Xxs;
 use lines::{LineFormat, Nested, Single};
-pub(super) use multiply::{Multiplier, Room, Task, TaskRows, multiplier};
+pub(super) use multiply::{Multiplier, Room, RowCounts, Task, TaskRows, multiplier};
 use nvfp4::Nvfp4;
 pub(crate) use pack::Packed;
 use plain::PlainFormat;
@@ -180,7 +180,7 @@ impl Kernel for Matmul {
         let row_block = self.multiplier.row_block(weight.cols()).min(rows);
         let row_blocks = rows.div_ceil(row_block);
         let panels = weight.panels();
-        let cut = self.multiplier.cut(weight, rows, row_blocks, cx.members);
+        let cut = self.multiplier.cut(weight, RowCounts { usual: rows, most: rows }, cx.members);
         // Row blocks of one group of panels follow each other: its weights come from memory once.
         while let Some(items) = cut.next(cx, panels.div_ceil(cut.panels) * row_blocks) {
             let groups = items.start / row_blocks..items.end.div_ceil(row_blocks);

@@ -18,7 +18,7 @@ use super::many_floats::{self, ManyFloats};
 use super::many_tiles::{self, ManyTiles};
 use super::rare;
 use super::{Packed, WithFormat, goes_through_tiles, with_format};
-use crate::isa::{Isa, Vectorized};
+use crate::isa::{Isa, Vectorized, fetch_distance};
 use crate::kernels::{Cx, ScratchNeed};
 use crate::shared::View;
 use crate::simd::{Math, Simd};
@@ -30,8 +30,10 @@ const MANY_ROWS: (usize, usize) = (16, 48);
 const ROW_BLOCK: usize = 256;
 /// Most rows of a task that multiplies packed panels, and the bytes they may take in cache.
 const PACKED_ROW_BLOCK: (usize, usize) = (64, 256 << 10);
-/// Bytes of packed weights that a task keeps in cache for many.
+/// Bytes of packed weights that a task keeps in cache for several blocks of rows.
 const PANEL_BLOCK_BYTES: usize = 192 << 10;
+/// Up to so many rows memory is the limit, and they take as long as one.
+const FEW_ROWS: usize = 4;
 /// Panels of a task of many rows.
 const MANY_PANELS: usize = 8;
 
@@ -84,6 +86,12 @@ pub(in crate::kernels) struct Room<'a> {
     pub bytes: &'a mut [u8],
 }
 
+/// How many rows a matrix meets: the usual one of a weight, and the one that meets most.
+pub(in crate::kernels) struct RowCounts {
+    pub usual: usize,
+    pub most: usize,
+}
+
 /// How the panels of a weight are cut into items.
 pub(in crate::kernels) struct Cut {
     /// Panels of an item.
@@ -110,7 +118,7 @@ pub(in crate::kernels) trait Multiplier: Send + Sync {
     /// Most rows of a task.
     fn row_block(&self, cols: usize) -> usize;
     /// How the panels are cut into items.
-    fn cut(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> Cut;
+    fn cut(&self, weight: &Packed, rows: RowCounts, members: usize) -> Cut;
     /// Working memory of a task.
     fn room(&self, cols: usize, max_rows: usize) -> ScratchNeed;
 }
@@ -125,7 +133,7 @@ impl WithFormat for Bind {
             _ if self.0.unpacks_for_free() => MANY_ROWS.1,
             _ => MANY_ROWS.0,
         };
-        let ahead = [1, 2].map(|rows| self.0.fetches_ahead(rows));
+        let ahead = [true, false].map(fetch_distance);
         Box::new(Bound::<F> { isa: self.0, many_rows, ahead, format: PhantomData })
     }
 }
@@ -152,6 +160,13 @@ fn prepared_words<F: Format>(cols: usize) -> usize {
     cols.div_ceil(TILE) * F::PREPARED
 }
 
+impl<F: Format> Bound<F> {
+    /// Whether so many rows meet unpacked panels.
+    fn is_many(&self, rows: usize) -> bool {
+        F::MANY != Many::Packed && (rows >= self.many_rows || F::MANY == Many::OnlyFloats)
+    }
+}
+
 impl<F: Format> Multiplier for Bound<F> {
     fn multiply(&self, task: &Task, room: Room) {
         let (isa, weight) = (self.isa, task.weight);
@@ -165,8 +180,7 @@ impl<F: Format> Multiplier for Bound<F> {
             let stretch = Stretch { dtype: weight.dtype(), panel, cols: weight.cols(), range };
             isa.call(UnpackStretch::<F> { stretch, out, format: PhantomData });
         };
-        let is_many = task.rows.len() >= self.many_rows || F::MANY == Many::OnlyFloats;
-        if !is_many || F::MANY == Many::Packed {
+        if !self.is_many(task.rows.len()) {
             let ahead = self.ahead[usize::from(task.rows.len() > 1)];
             return isa.call(Few::<F> { task, prepared, ahead, format: PhantomData });
         }
@@ -195,19 +209,20 @@ impl<F: Format> Multiplier for Bound<F> {
         }
     }
 
-    fn cut(&self, weight: &Packed, rows: usize, row_blocks: usize, members: usize) -> Cut {
+    fn cut(&self, weight: &Packed, rows: RowCounts, members: usize) -> Cut {
+        let row_block = self.row_block(weight.cols());
         // Enough items that no member waits long for another.
-        let fair = weight.panels() * row_blocks / (members * 6);
-        let is_many = rows >= self.many_rows || F::MANY == Many::OnlyFloats;
-        if is_many && F::MANY != Many::Packed {
+        let fair = weight.panels() * rows.most.div_ceil(row_block).max(1) / (members * 6);
+        if self.is_many(rows.usual) {
             // They are multiplied in pairs.
             return Cut { panels: (MANY_PANELS.min(fair) / 2 * 2).max(2), in_runs: false };
         }
-        if row_blocks > 1 {
-            let group = (PANEL_BLOCK_BYTES / weight.panel_bytes()).min(fair).max(1);
-            return Cut { panels: if group > 4 { group / 4 * 4 } else { group }, in_runs: false };
+        let is_even = rows.most <= rows.usual.max(FEW_ROWS);
+        if is_even && rows.most <= row_block {
+            return Cut { panels: if F::SIDE_BY_SIDE && fair > 4 { 4 } else { 1 }, in_runs: true };
         }
-        Cut { panels: if F::CHAINED && fair > 4 { 4 } else { 1 }, in_runs: true }
+        let panels = PANEL_BLOCK_BYTES / weight.panel_bytes().max(1);
+        Cut { panels: panels.min(fair).max(1), in_runs: false }
     }
 
     fn room(&self, cols: usize, max_rows: usize) -> ScratchNeed {
@@ -271,9 +286,8 @@ impl<F: Format> Vectorized for Few<'_, F> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let first = match self.task.rows.len() {
-            _ if !F::CHAINED => self.task.panels.start,
-            0..=2 => self.panels::<S, 4>(self.task.panels.start),
-            3..=4 => self.panels::<S, 2>(self.task.panels.start),
+            0..=2 if F::SIDE_BY_SIDE => self.panels::<S, 4>(self.task.panels.start),
+            3..=4 if F::SIDE_BY_SIDE => self.panels::<S, 2>(self.task.panels.start),
             _ => self.task.panels.start,
         };
         self.panels::<S, 1>(first);

@@ -1,8 +1,9 @@
 //! `nvfp4` weights with f32 activations: `scale·e2m1(code)`, an e4m3 scale per 16 columns.
 //!
 //! Panel: per block of 16 columns bytes `[8][16 rows]`, whose low nibble is column j and whose high nibble is
-//! column j + 8, then scales `[16 rows]`; 9 bytes per row and block, as stored. A block is summed by itself: `acc = fma(scale, Σ code·x, acc)`. Files of this type are made for activations of four bits or
-//! of sixteen; rounding them to eight here would be a third model.
+//! column j + 8, then scales `[16 rows]`; 9 bytes per row and block, as stored. A block is summed by itself:
+//! `acc = fma(scale, Σ code·x, acc)`. Files of this type are made for activations of four bits or of sixteen;
+//! rounding them to eight here would be a third model.
 #![allow(unsafe_code)]
 
 use mambo_tensor::DType;

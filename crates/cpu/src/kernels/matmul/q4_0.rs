@@ -2,7 +2,7 @@
 //!
 //! Tile: f16 d `[16 rows]`, then 256 bytes of nibbles; 18 bytes per row, as stored.
 
-use super::coded::{Coded, Kind, Tile, copy_nibbles, nibbles, part, put};
+use super::coded::{Coded, Kind, Tile, copy_nibbles, nibbles, part, put, upper_nibbles};
 use crate::simd::Simd;
 
 pub(crate) struct Q4_0;
@@ -10,8 +10,8 @@ pub(crate) struct Q4_0;
 impl Coded for Q4_0 {
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = 8;
-    const STORED: (usize, usize) = (18, 1);
-    const HELD: (usize, usize) = (0, 288);
+    const STORED_BYTES: usize = 18;
+    const TILE_BYTES: usize = 288;
 
     #[inline(always)]
     fn pack(stored: &[u8], lane: usize, _own: &mut [u8], tile: &mut [u8]) {
@@ -20,7 +20,16 @@ impl Coded for Q4_0 {
     }
 
     #[inline(always)]
+    fn zero<S: Simd>() -> i32 {
+        if S::CODE_ZERO == 128 { 128 } else { Self::ZERO }
+    }
+
+    #[inline(always)]
     fn tile<S: Simd>(_own: &[u8], tile: &[u8]) -> Tile<S> {
-        Tile::whole(nibbles::<S>(&tile[32..]), S::load_f16(part(tile, 0)))
+        let (codes, d) = (&tile[32..], S::load_f16(part(tile, 0)));
+        if S::CODE_ZERO == 128 {
+            return Tile::whole(upper_nibbles::<S>(codes), S::mul(d, S::splat(1.0 / 16.0)));
+        }
+        Tile::whole(nibbles::<S>(codes), d)
     }
 }

@@ -35,8 +35,8 @@ pub(super) fn widen<S: Simd>(c: [S::B; 8], bits: S::B) -> [S::B; 8] {
 impl Coded for Q5_0 {
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = 16;
-    const STORED: (usize, usize) = (22, 1);
-    const HELD: (usize, usize) = (0, 352);
+    const STORED_BYTES: usize = 22;
+    const TILE_BYTES: usize = 352;
 
     #[inline(always)]
     fn pack(stored: &[u8], lane: usize, _own: &mut [u8], tile: &mut [u8]) {

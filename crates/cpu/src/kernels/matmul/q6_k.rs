@@ -9,9 +9,6 @@ use crate::simd::Simd;
 
 pub(crate) struct Q6K;
 
-/// Bytes of a tile.
-const TILE_BYTES: usize = 416;
-
 /// Codes of tile `j` in a stored block.
 fn stored_codes(block: &[u8], j: usize) -> [u8; TILE] {
     let (half, p) = (j / 4, j % 4);
@@ -39,13 +36,15 @@ fn widen<S: Simd>(c: [S::B; 8], low: S::B, high: S::B) -> [S::B; 8] {
 impl Coded for Q6K {
     const KIND: Kind = Kind::Halves;
     const ZERO: i32 = 32;
-    const STORED: (usize, usize) = (210, 8);
-    const HELD: (usize, usize) = (32, TILE_BYTES);
+    const STORED_BYTES: usize = 210;
+    const TILES: usize = 8;
+    const OWN_BYTES: usize = 32;
+    const TILE_BYTES: usize = 416;
 
     #[inline(always)]
     fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]) {
         put::<2>(own, 2 * lane, part(stored, 208));
-        for (j, tile) in tiles.chunks_exact_mut(TILE_BYTES).enumerate() {
+        for (j, tile) in tiles.chunks_exact_mut(Self::TILE_BYTES).enumerate() {
             let codes = stored_codes(stored, j);
             pack_nibbles(&mut tile[160..], lane, &codes);
             for half in 0..2 {

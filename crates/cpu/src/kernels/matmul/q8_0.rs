@@ -10,8 +10,8 @@ pub(crate) struct Q8_0;
 impl Coded for Q8_0 {
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = 128;
-    const STORED: (usize, usize) = (34, 1);
-    const HELD: (usize, usize) = (0, 544);
+    const STORED_BYTES: usize = 34;
+    const TILE_BYTES: usize = 544;
 
     #[inline(always)]
     fn pack(stored: &[u8], lane: usize, _own: &mut [u8], tile: &mut [u8]) {

@@ -24,7 +24,7 @@ pub(crate) trait Steps: Send + Sync + 'static {
     /// Packs what it has for its tile `j`.
     fn pack_scale(stored: &[u8], j: usize, lane: usize, scales: &mut [u8]);
     /// The nibbles of its tile `j`.
-    fn nibbles(stored: &[u8], j: usize) -> &[u8];
+    fn stored_nibbles(stored: &[u8], j: usize) -> &[u8];
     /// Scales of a tile.
     fn scale<S: Simd>(own: &[u8], scales: &[u8]) -> S::F;
 }
@@ -47,7 +47,7 @@ impl Steps for Iq4Nl {
     }
 
     #[inline(always)]
-    fn nibbles(stored: &[u8], _j: usize) -> &[u8] {
+    fn stored_nibbles(stored: &[u8], _j: usize) -> &[u8] {
         &stored[2..]
     }
 
@@ -79,7 +79,7 @@ impl Steps for Iq4Xs {
     }
 
     #[inline(always)]
-    fn nibbles(stored: &[u8], j: usize) -> &[u8] {
+    fn stored_nibbles(stored: &[u8], j: usize) -> &[u8] {
         &stored[8 + 16 * j..]
     }
 
@@ -109,7 +109,7 @@ impl Steps for Mxfp4 {
     }
 
     #[inline(always)]
-    fn nibbles(stored: &[u8], _j: usize) -> &[u8] {
+    fn stored_nibbles(stored: &[u8], _j: usize) -> &[u8] {
         &stored[1..]
     }
 
@@ -125,24 +125,36 @@ pub(crate) struct StepFormat<T>(PhantomData<T>);
 impl<T: Steps> Coded for StepFormat<T> {
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = T::ZERO;
-    const STORED: (usize, usize) = T::STORED;
-    const HELD: (usize, usize) = (T::SCALES.0, T::SCALES.1 + 256);
+    const STORED_BYTES: usize = T::STORED.0;
+    const TILES: usize = T::STORED.1;
+    const OWN_BYTES: usize = T::SCALES.0;
+    const TILE_BYTES: usize = T::SCALES.1 + 256;
 
     #[inline(always)]
     fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]) {
         T::pack_own(stored, lane, own);
-        for (j, tile) in tiles.chunks_exact_mut(Self::HELD.1).enumerate() {
+        for (j, tile) in tiles.chunks_exact_mut(Self::TILE_BYTES).enumerate() {
             T::pack_scale(stored, j, lane, tile);
-            copy_nibbles(&mut tile[T::SCALES.1..], lane, T::nibbles(stored, j));
+            copy_nibbles(&mut tile[T::SCALES.1..], lane, T::stored_nibbles(stored, j));
         }
     }
 
     #[inline(always)]
+    fn zero<S: Simd>() -> i32 {
+        if S::CODE_ZERO == 128 { 128 } else { T::ZERO }
+    }
+
+    #[inline(always)]
     fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S> {
+        let shift = (Self::zero::<S>() - T::ZERO) as u8;
+        let mut table = T::TABLE;
+        for step in &mut table {
+            *step += shift;
+        }
         let mut codes = nibbles::<S>(&tile[T::SCALES.1..]);
         // Not in a closure: that would be compiled without the instruction set, and called.
         for codes in &mut codes {
-            *codes = S::blook_up(&T::TABLE, *codes);
+            *codes = S::blook_up(&table, *codes);
         }
         Tile::whole(codes, T::scale::<S>(own, tile))
     }
