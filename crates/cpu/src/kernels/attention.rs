@@ -4,11 +4,12 @@
 //! Positions are taken in stretches of a fixed length: key block by key block within one, and one stretch
 //! after the other into the total. So it makes no difference who computes a stretch, and members can share
 //! a few queries over a long past (`attention_split.rs`). Otherwise an item is a block of queries (rows
-//! times query heads) that share a key head, with all of its past. Pages are widened to f32 once per item.
+//! times query heads) that share a key head, with all of its past. Pages are widened to f32 once per item,
+//! or as they are read where few queries meet them.
 //! Bytes: the pages once per item; FLOPs: 4 per query, position and channel.
 #![allow(unsafe_code)]
 
-use mambo_kernel::{AttentionDims, Operand, PAGE_TOKENS, Segment};
+use mambo_kernel::{AttentionDims, KvElem, Operand, PAGE_TOKENS, Segment};
 
 use super::attention_block::{Block, Running, SHARED, Total, finish};
 use super::attention_split::Split;
@@ -16,6 +17,7 @@ use super::kv_page::Half;
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::shared::View;
 use crate::simd::{Simd, part, part_mut, vectors};
+use crate::stored::{F16, F32, Stored};
 
 /// Most queries of an item.
 pub(super) const QUERIES: usize = 32;
@@ -157,34 +159,28 @@ impl Attention {
         let mut running = [Running::START; QUERIES];
         let last = self.position(block, block.count - 1) / PAGE_TOKENS;
         let first = stretch * STRETCH_PAGES;
-        for index in first..(first + STRETCH_PAGES).min(last + 1) {
+        let end = (first + STRETCH_PAGES).min(last + 1);
+        let page = |index: usize| {
             let page = cx.step.pages[block.segment.first_page as usize + index] as usize;
             // SAFETY: pages were written before the barrier.
-            let stored = unsafe { cx.caches.page(self.layer, &self.dims, page, block.kv_head) };
-            key_half.widen_keys::<S>(stored.0, keys);
-            value_half.widen_values::<S>(stored.1, values);
-            let key_block = Block { keys, values, head_dim: n };
-            let start = index * PAGE_TOKENS;
-            let seen = |i: usize| (self.position(block, i) + 1).saturating_sub(start).min(PAGE_TOKENS);
-            // Queries stand in order of position: those before this page come first.
-            let mut i = (0..block.count).find(|&i| seen(i) > 0).unwrap_or(block.count);
-            while i + SHARED <= block.count {
-                let seen: [usize; SHARED] = std::array::from_fn(|j| seen(i + j));
-                key_block.attend::<S, SHARED>(
-                    &queries[i * n..],
-                    &seen,
-                    &mut running[i..],
-                    &mut sums[i * n..],
-                );
-                i += SHARED;
-            }
-            for i in i..block.count {
-                key_block.attend::<S, 1>(
-                    &queries[i * n..],
-                    &[seen(i)],
-                    &mut running[i..],
-                    &mut sums[i * n..],
-                );
+            unsafe { cx.caches.page(self.layer, &self.dims, page, block.kv_head) }
+        };
+        for index in first..end {
+            let stored = page(index);
+            let next = if index + 1 < end { page(index + 1) } else { (&[][..], &[][..]) };
+            let seen =
+                |i: usize| (self.position(block, i) + 1).saturating_sub(index * PAGE_TOKENS).min(PAGE_TOKENS);
+            let state = (&**queries, &mut running, &mut **sums);
+            if block.count <= group_size::<S>(block.count)
+                && [key_half.elem, value_half.elem] == [KvElem::F16; 2]
+            {
+                // They are met once: no need to put them down as f32.
+                attend_page::<S, F16>(Block::new(stored.0, stored.1, n), next, block.count, seen, state);
+            } else {
+                key_half.widen_keys::<S>(stored.0, keys);
+                value_half.widen_values::<S>(stored.1, values);
+                let page = Block::new(bytemuck::cast_slice(keys), bytemuck::cast_slice(values), n);
+                attend_page::<S, F32>(page, next, block.count, seen, state);
             }
         }
         running
@@ -247,6 +243,51 @@ impl Attention {
     #[inline(always)]
     pub(super) fn blocks(&self, segment: &Segment, size: usize) -> usize {
         (segment.rows as usize * self.share()).div_ceil(size)
+    }
+}
+
+/// How many of the queries that are left meet a page together: registers hold one more than usual, so that one is
+/// not left alone.
+#[inline(always)]
+fn group_size<S: Simd>(left: usize) -> usize {
+    match left {
+        ..SHARED => 1,
+        left if left == SHARED + 1 && S::ROWS == 8 => SHARED + 1,
+        _ => SHARED,
+    }
+}
+
+/// Takes a page into a block of queries, of which `seen` positions are before or at their own, while the next page
+/// is fetched.
+#[inline(always)]
+fn attend_page<'a, S: Simd, T: Stored>(
+    mut page: Block<'a, T>,
+    next: (&'a [u8], &'a [u8]),
+    count: usize,
+    seen: impl Fn(usize) -> usize,
+    (queries, running, sums): (&[f32], &mut [Running; QUERIES], &mut [f32]),
+) {
+    let n = page.head_dim();
+    page.fetch([next.0, next.1]);
+    // Queries stand in order of position: those before this page come first.
+    let mut i = (0..count).find(|&i| seen(i) > 0).unwrap_or(count);
+    while i < count {
+        let (queries, running, sums) = (&queries[i * n..], &mut running[i..], &mut sums[i * n..]);
+        let size = group_size::<S>(count - i);
+        match size {
+            1 => page.attend::<S, 1>(queries, &[seen(i)], running, sums),
+            SHARED => {
+                page.attend::<S, SHARED>(queries, &std::array::from_fn(|j| seen(i + j)), running, sums);
+            }
+            _ => page.attend::<S, { SHARED + 1 }>(
+                queries,
+                &std::array::from_fn(|j| seen(i + j)),
+                running,
+                sums,
+            ),
+        }
+        page.fetch([&[]; 2]);
+        i += size;
     }
 }
 

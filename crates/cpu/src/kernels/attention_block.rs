@@ -1,12 +1,15 @@
 //! The arithmetic of one key block of attention: scores, online softmax, weighted values.
 //!
-//! Keys are `[channel][32 positions]`, values `[32 positions][channel]`, both widened to f32. A lane is a
-//! position in the scores and a channel in the output, so every sum is one lane's own and runs in
-//! ascending order. Queries are taken a few at a time only to share loads.
+//! Keys are `[channel][32 positions]`, values `[32 positions][channel]`. A lane is a position in the scores and
+//! a channel in the output, so every sum is one lane's own and runs in ascending order. Queries are taken a
+//! few at a time only to share loads.
+
+use std::marker::PhantomData;
 
 use mambo_kernel::PAGE_TOKENS;
 
 use crate::simd::{LANES, Math, Simd, part, part_mut, vectors};
+use crate::stored::Stored;
 
 /// Queries that share loads.
 pub(super) const SHARED: usize = 4;
@@ -24,14 +27,30 @@ impl Running {
     pub const START: Running = Running { max: f32::NEG_INFINITY, sum: 0.0 };
 }
 
-/// A key block: widened keys and values.
-pub(super) struct Block<'a> {
-    pub keys: &'a [f32],
-    pub values: &'a [f32],
-    pub head_dim: usize,
+/// A key block: keys and values as they are stored, or widened.
+pub(super) struct Block<'a, T> {
+    keys: &'a [u8],
+    values: &'a [u8],
+    head_dim: usize,
+    /// Keys and values to fetch meanwhile.
+    next: [&'a [u8]; 2],
+    stored: PhantomData<T>,
 }
 
-impl Block<'_> {
+impl<'a, T: Stored> Block<'a, T> {
+    pub fn new(keys: &'a [u8], values: &'a [u8], head_dim: usize) -> Self {
+        Block { keys, values, head_dim, next: [&[]; 2], stored: PhantomData }
+    }
+
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// What the queries that come now shall fetch.
+    pub fn fetch(&mut self, next: [&'a [u8]; 2]) {
+        self.next = next;
+    }
+
     /// Takes this block into `Q` queries. `queries` and `sums` are `[Q][head_dim]`, and the first `seen[i]`
     /// positions are before or at query i's own.
     #[inline(always)]
@@ -67,15 +86,27 @@ impl Block<'_> {
         let n = self.head_dim;
         let mut scores = [[S::zero(); KEY_VECTORS]; Q];
         let queries: [&[f32]; Q] = std::array::from_fn(|i| &queries[i * n..(i + 1) * n]);
-        for (c, keys) in self.keys.as_chunks::<PAGE_TOKENS>().0.iter().take(n).enumerate() {
-            for v in 0..KEY_VECTORS {
-                let key = S::load_part(part(keys, v));
+        for (c, keys) in self.keys.chunks_exact(PAGE_TOKENS * T::BYTES).take(n).enumerate() {
+            for next in self.next {
+                let share = next.len() / n;
+                for line in (0..share).step_by(64) {
+                    S::prefetch(next, c * share + line);
+                }
+            }
+            for (v, key) in keys.chunks_exact(LANES * T::BYTES).enumerate() {
+                let key = T::load::<S>(key);
                 for i in 0..Q {
                     scores[i][v] = S::fma(key, S::splat(queries[i][c]), scores[i][v]);
                 }
             }
         }
         scores
+    }
+
+    /// Some channels of a position's values.
+    #[inline(always)]
+    fn values_of(&self, t: usize, c: usize, width: usize) -> &[u8] {
+        &self.values[(t * self.head_dim + c) * T::BYTES..][..width * T::BYTES]
     }
 
     /// Scales the sums of some channels by `kept` and adds the values by their shares.
@@ -99,9 +130,9 @@ impl Block<'_> {
             }
         }
         for t in 0..common {
-            let values = &self.values[t * n + c..][..width];
+            let values = self.values_of(t, c, width);
             for v in 0..V {
-                let value = S::load_part(part(values, v));
+                let value = T::load_part::<S>(stored_part::<T>(values, v));
                 for i in 0..Q {
                     acc[i][v] = S::fma(S::splat(shares[i][t]), value, acc[i][v]);
                 }
@@ -110,9 +141,10 @@ impl Block<'_> {
         for i in 0..Q {
             // Queries further on see more of the block.
             for t in common..seen[i] {
-                let values = &self.values[t * n + c..][..width];
+                let values = self.values_of(t, c, width);
                 for v in 0..V {
-                    acc[i][v] = S::fma(S::splat(shares[i][t]), S::load_part(part(values, v)), acc[i][v]);
+                    let value = T::load_part::<S>(stored_part::<T>(values, v));
+                    acc[i][v] = S::fma(S::splat(shares[i][t]), value, acc[i][v]);
                 }
             }
             let sums = &mut sums[i * n + c..][..width];
@@ -121,6 +153,13 @@ impl Block<'_> {
             }
         }
     }
+}
+
+/// The part of stored values that vector `i` covers.
+#[inline(always)]
+fn stored_part<T: Stored>(values: &[u8], i: usize) -> &[u8] {
+    let bytes = LANES * T::BYTES;
+    &values[i * bytes..values.len().min((i + 1) * bytes)]
 }
 
 /// Updates maximum and sum with a block's scores, writes the shares, and returns the factor on what was

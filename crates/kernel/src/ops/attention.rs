@@ -54,13 +54,19 @@ pub fn cases() -> Vec<Case> {
         }
     }
     // Pasts of some hundred positions, which backends may split; many heads leave little room to.
-    for (q_heads, kv_heads, head_dim, lengths) in [(4, 2, 16, [1, 260, 520]), (336, 1, 4, [2, 33, 520])] {
+    let long = [
+        (4, 2, 16, KvElem::F32, [1, 260, 520]),
+        (10, 2, 24, KvElem::F16, [1, 40, 290]),
+        (672, 1, 4, KvElem::F32, [1, 2, 520]),
+    ];
+    for (q_heads, kv_heads, head_dim, elem, lengths) in long {
         let dims = AttentionDims { q_heads, kv_heads, head_dim };
         let name = format!("{q_heads}/{kv_heads} heads of {head_dim}, a long past");
-        let case = Case::new(name, Op::Attention(dims), &lengths, 1e-5)
+        let mut case = Case::new(name, Op::Attention(dims), &lengths, 1e-5)
             .input(q_heads * head_dim, || rng.normal())
             .input(kv_heads * head_dim, || rng.normal())
             .input(kv_heads * head_dim, || rng.normal());
+        case.kv_types = KvTypes { k: elem, v: elem };
         cases.push(case);
     }
     cases
