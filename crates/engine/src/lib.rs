@@ -4,6 +4,7 @@
 
 mod batch;
 pub mod cache;
+mod draw;
 mod engine;
 mod error;
 mod load;
