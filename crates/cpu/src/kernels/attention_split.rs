@@ -14,7 +14,7 @@ use super::attention_block::{Running, Total, finish};
 use crate::simd::Simd;
 
 /// Stretches of a query, and totals, that are held at once.
-const HELD: usize = 2048;
+const HELD: usize = 1024;
 /// Items for each member that make splitting superfluous.
 const ENOUGH: usize = 4;
 
