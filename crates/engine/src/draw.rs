@@ -21,14 +21,13 @@ pub(crate) fn draw(
     let max = candidates.iter().fold(f32::NEG_INFINITY, |max, candidate| max.max(candidate.1));
     let weight = |logit: f32| f64::from(((logit - max) / params.temperature).exp());
     let total: f64 = candidates.iter().map(|(_, logit)| weight(*logit)).sum();
-    let all = candidates.len();
     let mut candidates = InOrder { all: candidates, sorted: 0 };
     let Some((best, _)) = candidates.get(0) else { return 0 };
     if max.is_infinite() {
         // Nothing can be compared with infinity: the first of the best is taken.
         return best;
     }
-    let (mut kept, mut share) = (all, total);
+    let (mut kept, mut share) = (candidates.all.len(), total);
     if params.top_p < 1.0 || params.min_p > 0.0 {
         (kept, share) = (0, 0.0);
         while let Some((_, logit)) = candidates.get(kept).filter(|c| weight(c.1) >= f64::from(params.min_p)) {

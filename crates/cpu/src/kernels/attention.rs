@@ -171,10 +171,9 @@ impl Attention {
             let seen =
                 |i: usize| (self.position(block, i) + 1).saturating_sub(index * PAGE_TOKENS).min(PAGE_TOKENS);
             let state = (&**queries, &mut running, &mut **sums);
-            if block.count <= group_size::<S>(block.count)
-                && [key_half.elem, value_half.elem] == [KvElem::F16; 2]
-            {
-                // They are met once: no need to put them down as f32.
+            let is_met_once = group_size::<S>(block.count) == block.count;
+            if is_met_once && [key_half.elem, value_half.elem] == [KvElem::F16; 2] {
+                // No need to put it down as f32.
                 attend_page::<S, F16>(Block::new(stored.0, stored.1, n), next, block.count, seen, state);
             } else {
                 key_half.widen_keys::<S>(stored.0, keys);

@@ -25,6 +25,8 @@ pub(crate) trait Coded: Send + Sync + 'static {
     const KIND: Kind;
     /// Code of a zero weight: a power of two from 8 to 128. Lines have none.
     const ZERO: i32;
+    /// Whether unpacking moves the zero at no cost, as [`Coded::zero`] says.
+    const MOVES_ZERO: bool = false;
     /// Whether dot steps take columns s, s + 8, s + 16, s + 24 and not four in a row.
     const TURNED: bool = false;
     /// Bytes of a stored block of one row.
@@ -40,10 +42,11 @@ pub(crate) trait Coded: Send + Sync + 'static {
 
     /// Packs a stored block into a lane of a zeroed block of a panel: its own part and its tiles.
     fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]);
-    /// Code of a zero weight in an unpacked tile. 128 needs no computing where dot steps take all eight bits.
+    /// Code of a zero weight in an unpacked tile. Where dot steps take all eight bits, 128 is one whose sum needs
+    /// no computing.
     #[inline(always)]
     fn zero<S: Simd>() -> i32 {
-        Self::ZERO
+        if Self::MOVES_ZERO && S::CODE_ZERO == 128 { 128 } else { Self::ZERO }
     }
     /// Unpacks a tile.
     fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S>;

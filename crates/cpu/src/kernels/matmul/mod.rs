@@ -1,8 +1,8 @@
 //! `matmul`: `y[o] = Σ_i W[o,i]·x[i]` for every row, then the epilogue.
 //!
 //! An item of work is a group of panels times a block of rows (`multiply.rs`). With few rows the panels
-//! stream by, in runs of many items; with many a stretch of them is unpacked and stays in cache while the rows pass. Bytes: the
-//! packed weight once per row block at most; FLOPs: 2 per weight and row.
+//! stream by, in runs of many items; with many a stretch of them is unpacked and stays in cache while the
+//! rows pass. Bytes: the packed weight once per row block at most; FLOPs: 2 per weight and row.
 
 mod affine;
 mod bf16;

@@ -10,6 +10,7 @@ pub(crate) struct Q4_0;
 impl Coded for Q4_0 {
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = 8;
+    const MOVES_ZERO: bool = true;
     const STORED_BYTES: usize = 18;
     const TILE_BYTES: usize = 288;
 
@@ -20,14 +21,9 @@ impl Coded for Q4_0 {
     }
 
     #[inline(always)]
-    fn zero<S: Simd>() -> i32 {
-        if S::CODE_ZERO == 128 { 128 } else { Self::ZERO }
-    }
-
-    #[inline(always)]
     fn tile<S: Simd>(_own: &[u8], tile: &[u8]) -> Tile<S> {
         let (codes, d) = (&tile[32..], S::load_f16(part(tile, 0)));
-        if S::CODE_ZERO == 128 {
+        if Self::zero::<S>() == 128 {
             return Tile::whole(upper_nibbles::<S>(codes), S::mul(d, S::splat(1.0 / 16.0)));
         }
         Tile::whole(nibbles::<S>(codes), d)

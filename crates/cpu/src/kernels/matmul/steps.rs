@@ -125,6 +125,7 @@ pub(crate) struct StepFormat<T>(PhantomData<T>);
 impl<T: Steps> Coded for StepFormat<T> {
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = T::ZERO;
+    const MOVES_ZERO: bool = true;
     const STORED_BYTES: usize = T::STORED.0;
     const TILES: usize = T::STORED.1;
     const OWN_BYTES: usize = T::SCALES.0;
@@ -137,11 +138,6 @@ impl<T: Steps> Coded for StepFormat<T> {
             T::pack_scale(stored, j, lane, tile);
             copy_nibbles(&mut tile[T::SCALES.1..], lane, T::stored_nibbles(stored, j));
         }
-    }
-
-    #[inline(always)]
-    fn zero<S: Simd>() -> i32 {
-        if S::CODE_ZERO == 128 { 128 } else { T::ZERO }
     }
 
     #[inline(always)]
