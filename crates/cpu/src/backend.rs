@@ -12,6 +12,7 @@ use crate::bandwidth;
 use crate::cache::Caches;
 use crate::check::check_program;
 use crate::isa::Isa;
+use crate::joined::roundings;
 use crate::kernels::table::{self, Ports, Weight};
 use crate::memory::Buffer;
 use crate::run::{Bench, Compiled, Stage};
@@ -158,7 +159,12 @@ impl Backend for CpuBackend {
         check_program(&program, &self.rows);
         let mut vocabulary = usize::MAX;
         let mut kernels = Vec::with_capacity(program.calls.len());
-        for call in &program.calls {
+        let roundings = roundings(&program);
+        for (i, call) in program.calls.iter().enumerate() {
+            if i > 0 && roundings[i - 1].is_some() {
+                kernels.push(None);
+                continue;
+            }
             let mut ports = Ports { names: Vec::new(), weights: Vec::new() };
             for &index in &call.weights {
                 let key = &program.weights[index];
@@ -172,7 +178,7 @@ impl Backend for CpuBackend {
                 ports.names.push(&key.name);
                 ports.weights.push(weight.clone());
             }
-            kernels.push(table::prepare(self.isa, call, &ports)?);
+            kernels.push(Some(table::prepare(self.isa, call, roundings[i], &ports)?));
         }
         if program.arena_bytes > self.arena.len() {
             self.arena = Buffer::zeroed(program.arena_bytes, "activations")?;

@@ -9,6 +9,7 @@ mod bandwidth;
 mod cache;
 mod check;
 mod isa;
+mod joined;
 mod kernels;
 mod memory;
 mod order;

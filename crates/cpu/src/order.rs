@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use mambo_kernel::{Call, OpKind, Operand, Place, Program};
 
+use crate::joined::roundings;
+
 /// Up to so many values one member is done before others could have joined in.
 const ALONE_VALUES: usize = 8192;
 /// Calls that are looked back over; after as many without a meeting there is one.
@@ -22,15 +24,25 @@ pub(crate) struct Turn {
 /// For every call the calls shortly before it that touch the same memory.
 pub(crate) struct Order {
     conflicts: Vec<Vec<usize>>,
+    /// Calls that the call before does too.
+    is_joined: Vec<bool>,
 }
 
 impl Order {
     /// Finds out what a program's calls touch.
     pub fn of(program: &Program) -> Order {
-        let touched: Vec<_> = program.calls.iter().map(|call| Touched::by(call, program)).collect();
+        let mut touched: Vec<_> = program.calls.iter().map(|call| Touched::by(call, program)).collect();
+        let mut is_joined = vec![false; touched.len()];
+        for (i, rounding) in roundings(program).iter().enumerate() {
+            if rounding.is_some() {
+                let done = std::mem::take(&mut touched[i + 1]);
+                touched[i].join(done);
+                is_joined[i + 1] = true;
+            }
+        }
         let conflicts = (0..touched.len())
             .map(|i| (i.saturating_sub(WINDOW)..i).filter(|&j| touched[i].conflicts(&touched[j])).collect());
-        Order { conflicts: conflicts.collect() }
+        Order { conflicts: conflicts.collect(), is_joined }
     }
 
     /// Fills in the turns of a step of so many tokens and wanted rows.
@@ -38,6 +50,10 @@ impl Order {
         turns.clear();
         let mut last_meeting = 0;
         for (i, (call, conflicts)) in program.calls.iter().zip(&self.conflicts).enumerate() {
+            if self.is_joined[i] {
+                turns.push(Turn { meets: false, is_alone: false });
+                continue;
+            }
             let values: usize = call.outputs.iter().map(|o| o.rows.count(tokens, wanted) * o.cols).sum();
             let is_alone = may_be_alone(call) && values <= ALONE_VALUES;
             let waits = |&j: &usize| j >= last_meeting && !(is_alone && turns[j].is_alone);
@@ -69,14 +85,16 @@ fn may_be_alone(call: &Call) -> bool {
 }
 
 /// What a call reads and writes.
-struct Touched {
+#[derive(Default)]
+pub(crate) struct Touched {
     reads: Vec<Range<usize>>,
     writes: Vec<Range<usize>>,
     cache: Option<usize>,
 }
 
 impl Touched {
-    fn by(call: &Call, program: &Program) -> Touched {
+    /// What a call touches in the largest step.
+    pub fn by(call: &Call, program: &Program) -> Touched {
         let range = |operand: &Operand| {
             let Place::Arena(start) = operand.place else { return None };
             let rows = operand.rows.count(program.max_tokens, program.max_wanted);
@@ -91,14 +109,25 @@ impl Touched {
     }
 
     fn conflicts(&self, before: &Touched) -> bool {
-        let overlap = |a: &[Range<usize>], b: &[Range<usize>]| {
-            a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
-        };
         overlap(&self.reads, &before.writes)
-            || overlap(&self.writes, &before.reads)
-            || overlap(&self.writes, &before.writes)
+            || self.writes_what_is_used_by(before)
             || (self.cache.is_some() && self.cache == before.cache)
     }
+
+    /// Whether this writes where the other reads or writes.
+    pub fn writes_what_is_used_by(&self, other: &Touched) -> bool {
+        overlap(&self.writes, &other.reads) || overlap(&self.writes, &other.writes)
+    }
+
+    /// Adds what a call touches that is done with this one.
+    fn join(&mut self, other: Touched) {
+        self.reads.extend(other.reads);
+        self.writes.extend(other.writes);
+    }
+}
+
+fn overlap(a: &[Range<usize>], b: &[Range<usize>]) -> bool {
+    a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
 }
 
 #[cfg(test)]

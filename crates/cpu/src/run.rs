@@ -18,7 +18,8 @@ use crate::team::{Meeting, Team};
 /// A program ready to run.
 pub(crate) struct Compiled {
     pub program: Program,
-    pub kernels: Vec<Box<dyn Kernel>>,
+    /// None where the call before does it too.
+    pub kernels: Vec<Option<Box<dyn Kernel>>>,
     needs: StepNeeds,
     order: Order,
     /// The running step's.
@@ -30,7 +31,7 @@ pub(crate) struct Compiled {
 
 impl Compiled {
     /// A checked program with its kernels; `vocabulary` rows are in its smallest table.
-    pub fn new(program: Program, kernels: Vec<Box<dyn Kernel>>, vocabulary: usize) -> Compiled {
+    pub fn new(program: Program, kernels: Vec<Option<Box<dyn Kernel>>>, vocabulary: usize) -> Compiled {
         let needs = StepNeeds::of(&program, vocabulary);
         let counters = kernels.iter().map(|_| Default::default()).collect();
         let times = vec![CallTime::default(); kernels.len()];
@@ -42,7 +43,7 @@ impl Compiled {
     /// Working memory the program needs per member.
     pub fn scratch(&self) -> ScratchNeed {
         let tokens = self.program.max_tokens.max(self.program.max_wanted);
-        self.kernels.iter().fold(ScratchNeed::default(), |need, k| need.or(k.scratch(tokens)))
+        self.kernels.iter().flatten().fold(ScratchNeed::default(), |need, k| need.or(k.scratch(tokens)))
     }
 }
 
@@ -125,6 +126,7 @@ impl Compiled {
             // SAFETY: only this member uses this entry.
             let scratch = unsafe { &mut *places.of(member) };
             for (index, (kernel, counters)) in kernels.iter().zip(counters).enumerate() {
+                let Some(kernel) = kernel else { continue };
                 let turn = turns[index];
                 let begin = (member == 0 && times.is_some()).then(Instant::now);
                 if turn.meets {

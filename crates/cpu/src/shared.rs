@@ -120,6 +120,11 @@ impl<'a> View<'a> {
         self.stride_bytes
     }
 
+    /// What its elements are.
+    pub fn elem(&self) -> Elem {
+        self.elem
+    }
+
     /// Elements per row.
     pub fn cols(&self) -> usize {
         self.cols

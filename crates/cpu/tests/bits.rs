@@ -1,128 +1,17 @@
 //! Same bits on every instruction set and thread count, fused and unfused, before and after a snapshot;
 //! and no panic on values that are not numbers.
 
-use std::borrow::Cow;
+mod build;
 
+use build::{Builder, Source, backend, hidden, row};
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_kernel::case::{Case, CaseWeight, Rng};
 use mambo_kernel::{
     Backend, CacheLayout, Call, Elem, Epilogue, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase, Place,
-    Program, ProgramId, ReferenceBackend, Rollback, Rows, Segment, Site, SsmDims, StateElem, StepInputs,
-    ValueType, WeightKey, WeightSource, ops,
+    Program, ProgramId, ReferenceBackend, Rollback, Rows, Segment, SsmDims, StateElem, StepInputs, ValueType,
+    WeightKey, ops,
 };
 use mambo_tensor::DType;
-
-/// A weight in as many parts as it has scales.
-struct Source<'a>(&'a CaseWeight, &'a [f32]);
-
-impl WeightSource for Source<'_> {
-    fn dtype(&self) -> DType {
-        self.0.dtype
-    }
-    fn shape(&self) -> &[usize] {
-        &self.0.shape
-    }
-    fn part_count(&self) -> usize {
-        self.1.len()
-    }
-    fn part(&self, index: usize) -> Cow<'_, [u8]> {
-        let size = self.0.bytes.len() / self.1.len();
-        Cow::Borrowed(&self.0.bytes[index * size..][..size])
-    }
-    fn row_scale(&self, part: usize, _row: usize) -> f32 {
-        self.1[part]
-    }
-    fn release(&self, _: usize) {}
-}
-
-fn backend(isa: Isa, threads: usize) -> CpuBackend {
-    CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).unwrap()
-}
-
-/// The row that serves an op, and what it reads.
-fn row(backend: &CpuBackend, op: Op, phase: Phase, types: &[DType], input_cols: usize) -> (usize, Elem) {
-    let site = Site { op: &op, phase, weight_types: types, input_cols };
-    let fits = |k: &mambo_kernel::KernelRow| k.op == op.kind() && (k.accepts)(&site);
-    let index = backend.kernels().iter().position(fits).expect("every op has a row");
-    (index, backend.kernels()[index].input)
-}
-
-/// Builds programs call by call: inputs from the hidden rows, outputs one after the other in the arena.
-struct Builder<'a> {
-    backend: &'a mut CpuBackend,
-    phase: Phase,
-    tokens: usize,
-    scales: Vec<f32>,
-    calls: Vec<Call>,
-    weights: Vec<WeightKey>,
-    arena_bytes: usize,
-}
-
-impl<'a> Builder<'a> {
-    fn new(backend: &'a mut CpuBackend, phase: Phase, tokens: usize) -> Self {
-        let (calls, weights) = (Vec::new(), Vec::new());
-        Builder { backend, phase, tokens, scales: vec![1.0], calls, weights, arena_bytes: 64 }
-    }
-
-    fn call(
-        &mut self,
-        op: Op,
-        inputs: &[Operand],
-        weights: &[&CaseWeight],
-        cache: Option<usize>,
-    ) -> Vec<Operand> {
-        let types: Vec<DType> = weights.iter().map(|w| w.dtype).collect();
-        let (kernel, _) = row(self.backend, op, self.phase, &types, inputs[0].cols);
-        let values: Vec<ValueType> =
-            inputs.iter().map(|o| ValueType { elem: o.elem, rows: o.rows, cols: o.cols }).collect();
-        let mut indices = Vec::new();
-        for (port, weight) in op.weight_ports(&values).iter().zip(weights) {
-            let name = format!("{}.{}", self.calls.len(), port.name);
-            let key = WeightKey { name, usage: port.usage };
-            self.backend.load_weight(&key, kernel, &Source(weight, &self.scales)).unwrap();
-            indices.push(self.weights.len());
-            self.weights.push(key);
-        }
-        let table_cols = weights.first().map_or(0, |w| *w.shape.last().unwrap());
-        let mut outputs = Vec::new();
-        for ty in op.infer(&values, table_cols).unwrap() {
-            let stride_bytes = ty.elem.row_bytes(ty.cols);
-            let place = Place::Arena(self.arena_bytes);
-            outputs.push(Operand { place, elem: ty.elem, rows: ty.rows, cols: ty.cols, stride_bytes });
-            self.arena_bytes += stride_bytes * ty.rows.count(self.tokens, self.tokens);
-        }
-        self.calls.push(Call {
-            op,
-            kernel,
-            label: op.kind().name().into(),
-            inputs: inputs.to_vec(),
-            outputs: outputs.clone(),
-            weights: indices,
-            cache,
-        });
-        outputs
-    }
-
-    fn finish(self, outputs: &[Operand]) -> ProgramId {
-        let named = outputs.iter().map(|o| Output { name: "y".into(), operand: *o }).collect();
-        let program = Program {
-            name: "test".into(),
-            phase: self.phase,
-            max_tokens: self.tokens,
-            max_wanted: self.tokens,
-            calls: self.calls,
-            weights: self.weights,
-            outputs: named,
-            arena_bytes: self.arena_bytes,
-            unpooled_bytes: self.arena_bytes,
-        };
-        self.backend.compile(program).unwrap()
-    }
-}
-
-fn hidden(offset: usize, ty: ValueType, stride_bytes: usize) -> Operand {
-    Operand { place: Place::Hidden(offset), elem: ty.elem, rows: ty.rows, cols: ty.cols, stride_bytes }
-}
 
 /// Runs a case's first sequences in one step and returns every output's bits.
 fn run_case(case: &Case, isa: Isa, threads: usize) -> Vec<u32> {

@@ -189,6 +189,11 @@ impl<'a> Lowering<'a> {
             let types = format!("{value_type} -> {output}");
             self.no_kernel(&Op::Quantize(to), &label, types)
         })?;
+        // Whoever makes the value may round it as well, so what he reads must not be where that goes.
+        let index = self.drafts.len();
+        for input in self.drafts.last().map(|draft| draft.inputs.clone()).unwrap_or_default() {
+            self.keep(input, index);
+        }
         let inputs = vec![self.views[&value]];
         let (op, outputs, weights) = (Op::Quantize(to), Vec::new(), Vec::new());
         let view =
@@ -201,14 +206,19 @@ impl<'a> Lowering<'a> {
     fn call(&mut self, mut draft: Draft, outputs: &[ValueType]) -> Vec<View> {
         let index = self.drafts.len();
         for input in &draft.inputs {
-            if let Source::Buffer(buffer) = input.source {
-                self.buffers[buffer].last = index;
-            }
+            self.keep(*input, index);
         }
         draft.outputs = outputs.iter().map(|t| self.buffer(index, *t)).collect();
         let outputs = draft.outputs.clone();
         self.drafts.push(draft);
         outputs
+    }
+
+    /// Keeps a value's memory until a call.
+    fn keep(&mut self, view: View, until: usize) {
+        if let Source::Buffer(buffer) = view.source {
+            self.buffers[buffer].last = until;
+        }
     }
 
     fn buffer(&mut self, first: usize, value_type: ValueType) -> View {

@@ -197,7 +197,7 @@ fn measured_tables_read_like_this() {
         32   norm                   fake:rms_norm.row.f32           5.0   3.6%       768 B     0.15     0.05    1.5%
         33   norm.q8                fake:quantize.row.f32           6.0   4.3%       344 B     0.06     0.02    0.6%
         34   lm_head                fake:matmul.vec.q4_0            7.0   5.0%     3.8 KiB     0.56     1.76    5.6%
-             total                                                139.0 100.0%   120.2 KiB     0.89     1.84    8.9%
+             total                                                139.0 100.0%   119.7 KiB     0.88     1.84    8.8%
     "#]].assert_eq(&measured.table());
     expect![[r#"
         op               calls         us  share       bytes     GB/s  GFLOP/s  of roof
@@ -210,8 +210,8 @@ fn measured_tables_read_like_this() {
         gather_rows          1        4.0   2.9%       516 B     0.13     0.00    1.3%
         moe_route            1        4.0   2.9%        80 B     0.02     0.01    0.2%
         moe_combine          1        2.0   1.4%     1.0 KiB     0.52     0.13    5.2%
-        embed                1          -      -       516 B        -        -       -
-        total               35      139.0 100.0%   120.2 KiB     0.89     1.84    8.9%
+        embed                1          -      -         0 B        -        -       -
+        total               35      139.0 100.0%   119.7 KiB     0.88     1.84    8.8%
     "#]]
     .assert_eq(&measured.by_op());
     expect![[r#"
@@ -221,8 +221,8 @@ fn measured_tables_read_like_this() {
         mamba                6       27.0  19.4%    47.9 KiB     1.82     2.77   18.2%
         head                 4       22.0  15.8%     5.4 KiB     0.25     0.58    2.5%
         mlp                  5       19.0  13.7%    12.0 KiB     0.65     1.76    6.5%
-        embed                1          -      -       516 B        -        -       -
-        total               35      139.0 100.0%   120.2 KiB     0.89     1.84    8.9%
+        embed                1          -      -         0 B        -        -       -
+        total               35      139.0 100.0%   119.7 KiB     0.88     1.84    8.8%
     "#]]
     .assert_eq(&measured.by_layer_kind());
 }

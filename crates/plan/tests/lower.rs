@@ -43,7 +43,7 @@ fn the_decode_plan_reads_like_this() {
         rollback: Rollback::OneChunk,
     };
     expect![[r#"
-        plan trunk decode tokens<=8 wanted<=4 fake/x1  arena 16.5 KiB (unpooled 76.5 KiB)
+        plan trunk decode tokens<=8 wanted<=4 fake/x1  arena 18.0 KiB (unpooled 76.5 KiB)
           kv 1 layers q8/f16 x 64 pages, 100 B per token, 200.0 KiB
           state 1 layers bf16 x 4 slots, 75.2 KiB per slot
            0 %0       embed       fake:embed.table.f32     f32[T, 64]           @0x03a00           <- token_ids $embed ; embed
@@ -51,7 +51,7 @@ fn the_decode_plan_reads_like_this() {
            2 %2       quantize    fake:quantize.row.f32    q8[T, 64]            @0x02a00           <- %1 ; layers.0.norm.q8
            3 %3       matmul      fake:matmul.vec.q4_0     f32[T, 324]          @0x00000           <- %2 $layers.0.in_proj ; layers.0.in_proj
            4 %4       ssm_step    fake:ssm_step.step.f32   f32[T, 128]          @0x02a00           <- %3 $layers.0.conv $layers.0.conv_bias $layers.0.dt_bias $layers.0.a $layers.0.d $layers.0.gated_norm state[0] ; layers.0.scan
-           5 %5       quantize    fake:quantize.row.f32    q8[T, 128]           @0x00800           <- %4 ; layers.0.scan.q8
+           5 %5       quantize    fake:quantize.row.f32    q8[T, 128]           @0x04200           <- %4 ; layers.0.scan.q8
            6 %6       matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x00000           <- %5 %0 $layers.0.out_proj ; layers.0.out_proj
            7 %7       rms_norm    fake:rms_norm.row.f32    f32[T, 64]           @0x00800           <- %6 $layers.1.norm ; layers.1.norm
            8 %8       quantize    fake:quantize.row.f32    q8[T, 64]            @0x01000           <- %7 ; layers.1.norm.q8
@@ -59,7 +59,7 @@ fn the_decode_plan_reads_like_this() {
           10 %10      matmul      fake:matmul.vec.q4_0     f32[T, 32]           @0x01800           <- %8 $layers.1.k_proj ; layers.1.k_proj
           11 %11      matmul      fake:matmul.vec.q4_0     f32[T, 32]           @0x01c00           <- %8 $layers.1.v_proj ; layers.1.v_proj
           12 %12      attention   fake:attention.row.f32   f32[T, 64]           @0x01000           <- %9 %10 %11 kv[0] ; layers.1.attention
-          13 %13      quantize    fake:quantize.row.f32    q8[T, 64]            @0x00800           <- %12 ; layers.1.attention.q8
+          13 %13      quantize    fake:quantize.row.f32    q8[T, 64]            @0x02000           <- %12 ; layers.1.attention.q8
           14 %14      matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x02400           <- %13 %6 $layers.1.o_proj ; layers.1.o_proj
           15 %15      rms_norm    fake:rms_norm.row.f32    f32[T, 64]           @0x00000           <- %14 $layers.2.norm ; layers.2.norm
           16 %16      matmul      fake:matmul.any.f32      f32[T, 8]            @0x00800           <- %15 $layers.2.router ; layers.2.router
@@ -73,7 +73,7 @@ fn the_decode_plan_reads_like_this() {
           24 %25      quantize    fake:quantize.row.f32    q8[T, 128]           @0x02000           <- %24 ; layers.2.shared.up.q8
           25 %26      matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x01800           <- %25 %23 $layers.2.shared.down ; layers.2.shared.down
           26 %27      rms_norm    fake:rms_norm.row.f32    f32[T, 64]           @0x00000           <- %26 $layers.3.norm ; layers.3.norm
-          27 %28      quantize    fake:quantize.row.f32    q8[T, 64]            @0x01000           <- %27 ; layers.3.norm.q8
+          27 %28      quantize    fake:quantize.row.f32    q8[T, 64]            @0x02000           <- %27 ; layers.3.norm.q8
           28 %29      matmul      fake:matmul.vec.q4_0     f32[T, 128]          @0x00000           <- %28 $layers.3.up ; layers.3.up
           29 %30      quantize    fake:quantize.row.f32    q8[T, 128]           @0x01000           <- %29 ; layers.3.up.q8
           30 %31      matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x00000           <- %30 %26 $layers.3.down ; layers.3.down

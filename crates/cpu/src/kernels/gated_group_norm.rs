@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use mambo_kernel::Operand;
 
+use super::quantize::round_blocks;
 use super::rms_norm::normalize;
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::simd::{Math, Simd, part, part_mut, vectors};
@@ -14,6 +15,8 @@ pub(crate) struct GatedGroupNorm {
     pub y: Operand,
     pub z: Operand,
     pub out: Operand,
+    /// Where the rounded form goes, if groups are whole blocks.
+    pub rounded: Option<Operand>,
     pub weight: Arc<Vec<f32>>,
     pub groups: usize,
     pub eps: f32,
@@ -39,6 +42,7 @@ impl Work for GatedGroupNorm {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
         let (y, z, out) = (cx.view(&self.y), cx.view(&self.z), cx.view(&self.out));
+        let rounded = self.rounded.map(|operand| cx.view(&operand));
         let size = y.cols() / self.groups;
         let gated = &mut scratch.floats[..size];
         for item in cx.own(y.rows() * self.groups) {
@@ -47,7 +51,12 @@ impl Work for GatedGroupNorm {
             gated.copy_from_slice(&y.row(row)[cols.clone()]);
             // SAFETY: a group of a row belongs to one item.
             let out = unsafe { out.cols_mut(row, cols.clone()) };
-            gate_and_normalize::<S>(gated, &z.row(row)[cols.clone()], &self.weight[cols], self.eps, out);
+            let z = &z.row(row)[cols.clone()];
+            gate_and_normalize::<S>(gated, z, &self.weight[cols.clone()], self.eps, out);
+            if let Some(rounded) = &rounded {
+                // SAFETY: as above.
+                unsafe { round_blocks::<S>(out, rounded, row, cols.start) };
+            }
         }
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct MoeMatmulCall {
     pub x: Operand,
     pub ids: Operand,
     pub out: Operand,
+    /// Where the rounded output goes.
+    pub rounded: Option<Operand>,
     pub top_k: usize,
     pub epilogue: Epilogue,
 }
@@ -63,6 +65,7 @@ impl Kernel for MoeMatmul {
         let call = &self.call;
         let (weight, top_k) = (&*call.weight, call.top_k);
         let (x, ids, out) = (cx.view(&call.x), cx.view(&call.ids), cx.view(&call.out));
+        let rounded = call.rounded.as_ref().map(|r| cx.view(r));
         let experts = weight.experts();
         let Scratch { floats, words, bytes } = scratch;
         let (starts, rest) = words.split_at_mut(experts + 1);
@@ -76,6 +79,7 @@ impl Kernel for MoeMatmul {
         let most = starts.windows(2).map(|w| (w[1] - w[0]) as usize).max().unwrap_or(0);
         let rows = RowCounts { usual: pairs.len() / chosen.max(1), most };
         let cut = self.multiplier.cut(weight, rows, cx.members.div_ceil(chosen.max(1)));
+        let cut = cut.for_rounding(rounded.is_some());
         let groups = panels.div_ceil(cut.panels);
         let per_input = if x.rows() == ids.rows() { top_k } else { 1 };
         let (mut expert, mut first_item) = (0, 0);
@@ -98,6 +102,7 @@ impl Kernel for MoeMatmul {
                         x,
                         residual: None,
                         out,
+                        rounded,
                         epilogue: call.epilogue,
                     };
                     let room = Room { words: &mut *words, floats: &mut *floats, bytes: &mut *bytes };

@@ -1,18 +1,19 @@
 //! `quantize`: f32 rows to 8-bit rows, per 32 values `scale = amax/127`, `code = round(x·127/amax)`, or to
 //! two bf16 for each value.
 //!
-//! An item is some blocks of a row. Bytes: 4 in and 1.375 or 4 out per value.
+//! An item is some blocks of a row. Bytes: 4 in and 1.375 or 4 out per value. Ops whose items are rows or groups
+//! of columns call the same functions for what they have just written (`joined.rs`).
 #![allow(unsafe_code)]
 
-use mambo_kernel::{BF16X2_LEAST, Operand, Q8_BLOCK};
+use mambo_kernel::{BF16X2_LEAST, Elem, Operand, Q8_BLOCK};
 
 use super::{Cx, Scratch, Work};
-use crate::shared::Q8Block;
+use crate::shared::{Q8Block, View};
 use crate::simd::{LANES, Simd};
 use crate::stored::store_bf16;
 
-/// Blocks of an item: enough to be worth taking.
-const BLOCKS: usize = 64;
+/// Columns of an item: enough blocks to be worth taking.
+const COLUMNS: usize = 64 * Q8_BLOCK;
 
 pub(crate) struct Quantize {
     pub x: Operand,
@@ -46,19 +47,61 @@ fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
     out.half_offset = -128 * sums[0];
 }
 
+/// Rounds columns of a row to 8-bit blocks; the first column starts one.
+///
+/// # Safety
+/// No other member touches these blocks now.
+#[inline(always)]
+pub(super) unsafe fn round_blocks<S: Simd>(values: &[f32], out: &View, row: usize, first: usize) {
+    // SAFETY: the caller's promise.
+    let blocks = unsafe { out.q8_blocks_mut(row, first / Q8_BLOCK, values.len().div_ceil(Q8_BLOCK)) };
+    for (values, out) in values.chunks(Q8_BLOCK).zip(blocks) {
+        quantize_block::<S>(values, out);
+    }
+}
+
+/// Rounds a row to two bf16 for each value.
+///
+/// # Safety
+/// No other member touches the row now.
+#[inline(always)]
+unsafe fn split_row<S: Simd>(values: &[f32], out: &View, row: usize) {
+    // SAFETY: the caller's promise.
+    let [upper, lower] = unsafe { out.parts_row_mut(row) };
+    let mut values = values.chunks(LANES);
+    for (upper, lower) in upper.chunks_mut(LANES / 2).zip(lower.chunks_mut(LANES / 2)) {
+        // Beyond the last values there are zeros.
+        let value = S::load_part(values.next().unwrap_or_default());
+        let first = store_pairs::<S>(value, upper);
+        store_pairs::<S>(S::sub(value, first), lower);
+    }
+}
+
+/// Rounds a row to what the operand holds.
+///
+/// # Safety
+/// No other member touches the row now.
+#[inline(always)]
+pub(super) unsafe fn round_row<S: Simd>(values: &[f32], out: &View, row: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match out.elem() {
+            Elem::BF16X2 => split_row::<S>(values, out, row),
+            _ => round_blocks::<S>(values, out, row, 0),
+        }
+    }
+}
+
 impl Work for Quantize {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
-        let items = x.cols().div_ceil(BLOCKS * Q8_BLOCK);
+        let items = x.cols().div_ceil(COLUMNS);
         for item in cx.own(x.rows() * items) {
-            let (row, first) = (item / items, item % items * BLOCKS);
-            let values = x.row(row)[first * Q8_BLOCK..].chunks(Q8_BLOCK);
+            let (row, first) = (item / items, item % items * COLUMNS);
+            let cols = first..x.cols().min(first + COLUMNS);
             // SAFETY: these blocks of the row belong to one item.
-            let blocks = unsafe { out.q8_blocks_mut(row, first, BLOCKS) };
-            for (values, out) in values.zip(blocks) {
-                quantize_block::<S>(values, out);
-            }
+            unsafe { round_blocks::<S>(&x.row(row)[cols], &out, row, first) };
         }
     }
 }
@@ -75,14 +118,7 @@ impl Work for SplitInTwo {
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
         for row in cx.own(x.rows()) {
             // SAFETY: a row belongs to one item.
-            let [upper, lower] = unsafe { out.parts_row_mut(row) };
-            let mut values = x.row(row).chunks(LANES);
-            for (upper, lower) in upper.chunks_mut(LANES / 2).zip(lower.chunks_mut(LANES / 2)) {
-                // Beyond the last values there are zeros.
-                let value = S::load_part(values.next().unwrap_or_default());
-                let first = store_pairs::<S>(value, upper);
-                store_pairs::<S>(S::sub(value, first), lower);
-            }
+            unsafe { split_row::<S>(x.row(row), &out, row) };
         }
     }
 }

@@ -1,16 +1,20 @@
-//! `rms_norm`: `y = x / sqrt(mean(x²) + eps) · weight`. An item is a row; 8 bytes per value.
+//! `rms_norm`: `y = x / sqrt(mean(x²) + eps) · weight`, and its rounded form where that is wanted next. An item
+//! is a row; 8 bytes per value.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 
 use mambo_kernel::Operand;
 
+use super::quantize::round_row;
 use super::{Cx, Scratch, Work};
 use crate::simd::{Simd, part, part_mut, square_sum, vectors};
 
 pub(crate) struct RmsNorm {
     pub x: Operand,
     pub out: Operand,
+    /// Where the rounded form goes.
+    pub rounded: Option<Operand>,
     pub weight: Arc<Vec<f32>>,
     pub eps: f32,
 }
@@ -30,10 +34,15 @@ impl Work for RmsNorm {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, _: &mut Scratch) {
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
+        let rounded = self.rounded.map(|operand| cx.view(&operand));
         for row in cx.own(x.rows()) {
             // SAFETY: a row belongs to one item.
             let y = unsafe { out.cols_mut(row, 0..x.cols()) };
             normalize::<S>(x.row(row), &self.weight, self.eps, y);
+            if let Some(rounded) = &rounded {
+                // SAFETY: as above.
+                unsafe { round_row::<S>(y, rounded, row) };
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use mambo_kernel::{Operand, SSM_CHUNK, Segment, SsmDims};
 
 use super::gated_group_norm::gate_and_normalize;
+use super::quantize::round_blocks;
 use super::ssm_conv::{ConvRing, Filter, MAX_TAPS};
 use super::ssm_dt::step_sizes;
 use super::ssm_head::{Chunk, chunk_floats};
@@ -21,6 +22,8 @@ use crate::simd::Simd;
 pub(crate) struct SsmStep {
     pub x: Operand,
     pub out: Operand,
+    /// Where the rounded form goes, if groups are whole blocks.
+    pub rounded: Option<Operand>,
     pub filter: Filter,
     pub dt_bias: Arc<Vec<f32>>,
     pub a: Arc<Vec<f32>>,
@@ -106,7 +109,11 @@ impl SsmStep {
         }
         // SAFETY: the group's channels of the row belong to this item.
         let out = unsafe { out.cols_mut(row, channels.clone()) };
-        gate_and_normalize::<S>(own_y, &z[channels.clone()], &self.norm[channels], self.eps, out);
+        gate_and_normalize::<S>(own_y, &z[channels.clone()], &self.norm[channels.clone()], self.eps, out);
+        if let Some(rounded) = &self.rounded {
+            // SAFETY: as above.
+            unsafe { round_blocks::<S>(out, &cx.view(rounded), row, channels.start) };
+        }
     }
 }
 

@@ -125,8 +125,13 @@ impl Ports<'_> {
     }
 }
 
-/// Binds a call to its kernel.
-pub(crate) fn prepare(isa: Isa, call: &Call, w: &Ports) -> Result<Box<dyn Kernel>, BackendError> {
+/// Binds a call to its kernel, and to the place of its rounded output if it rounds that too.
+pub(crate) fn prepare(
+    isa: Isa,
+    call: &Call,
+    rounded: Option<Operand>,
+    w: &Ports,
+) -> Result<Box<dyn Kernel>, BackendError> {
     let x = call.inputs[0];
     let out = call.outputs[0];
     let cols = x.cols;
@@ -134,15 +139,18 @@ pub(crate) fn prepare(isa: Isa, call: &Call, w: &Ports) -> Result<Box<dyn Kernel
     let input = |i: usize| -> Operand { call.inputs[i] };
     Ok(match call.op {
         Op::Embed => bind(isa, Embed { ids: x, out, table: w.table(0, out.cols)? }),
-        Op::RmsNorm { eps } => bind(isa, RmsNorm { x, out, weight: w.vector(0, cols)?, eps }),
+        Op::RmsNorm { eps } => bind(isa, RmsNorm { x, out, rounded, weight: w.vector(0, cols)?, eps }),
         Op::Matmul { out: rows, epilogue } => {
             let weight = w.packed(0, [1, rows, cols], isa, x.elem)?;
             let residual = call.inputs.get(1).copied();
-            matmul::prepare(isa, MatmulCall { weight, x, residual, out, epilogue })
+            matmul::prepare(isa, MatmulCall { weight, x, residual, out, rounded, epilogue })
         }
         Op::MoeMatmul { experts, top_k, out: rows, epilogue } => {
             let weight = w.packed(0, [experts, rows, cols], isa, x.elem)?;
-            moe_matmul::prepare(isa, MoeMatmulCall { weight, x, ids: input(1), out, top_k, epilogue })
+            moe_matmul::prepare(
+                isa,
+                MoeMatmulCall { weight, x, ids: input(1), out, rounded, top_k, epilogue },
+            )
         }
         Op::Add => bind(isa, Add { a: x, b: input(1), out }),
         Op::Relu2 => bind(isa, Relu2 { x, out }),
@@ -152,7 +160,7 @@ pub(crate) fn prepare(isa: Isa, call: &Call, w: &Ports) -> Result<Box<dyn Kernel
         Op::GatherRows => bind(isa, GatherRows { x, wanted: input(1), out }),
         Op::GatedGroupNorm { groups, eps } => {
             let weight = w.vector(0, cols)?;
-            bind(isa, GatedGroupNorm { y: x, z: input(1), out, weight, groups, eps })
+            bind(isa, GatedGroupNorm { y: x, z: input(1), out, rounded, weight, groups, eps })
         }
         Op::MoeRoute(route) => {
             let bias = w.vector(0, route.experts)?;
@@ -164,12 +172,17 @@ pub(crate) fn prepare(isa: Isa, call: &Call, w: &Ports) -> Result<Box<dyn Kernel
         }
         Op::Attention(dims) => bind(isa, Attention { q: x, k: input(1), v: input(2), out, dims, layer }),
         Op::SsmDt => bind(isa, SsmDt { dt: x, out, bias: w.vector(0, cols)? }),
-        Op::SsmConv(_) | Op::SsmScan(_) | Op::SsmStep { .. } => return prepare_ssm(isa, call, w),
+        Op::SsmConv(_) | Op::SsmScan(_) | Op::SsmStep { .. } => return prepare_ssm(isa, call, rounded, w),
         Op::Split { .. } => unreachable!("a split is an operand, not a call"),
     })
 }
 
-fn prepare_ssm(isa: Isa, call: &Call, w: &Ports) -> Result<Box<dyn Kernel>, BackendError> {
+fn prepare_ssm(
+    isa: Isa,
+    call: &Call,
+    rounded: Option<Operand>,
+    w: &Ports,
+) -> Result<Box<dyn Kernel>, BackendError> {
     let (x, out) = (call.inputs[0], call.outputs[0]);
     let layer = call.cache.unwrap_or(0);
     Ok(match call.op {
@@ -187,6 +200,7 @@ fn prepare_ssm(isa: Isa, call: &Call, w: &Ports) -> Result<Box<dyn Kernel>, Back
             let work = SsmStep {
                 x,
                 out,
+                rounded,
                 filter: Filter::new(&weight, w.vector(1, dims.conv_dim())?),
                 dt_bias: w.vector(2, dims.heads)?,
                 a: w.vector(3, dims.heads)?,

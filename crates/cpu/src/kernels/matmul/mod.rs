@@ -24,6 +24,7 @@ mod q5_0;
 mod q6_k;
 mod q8_0;
 mod rare;
+mod round_output;
 mod steps;
 mod tiles;
 
@@ -154,6 +155,8 @@ pub(crate) struct MatmulCall {
     pub x: Operand,
     pub residual: Option<Operand>,
     pub out: Operand,
+    /// Where the rounded output goes.
+    pub rounded: Option<Operand>,
     pub epilogue: Epilogue,
 }
 
@@ -173,6 +176,7 @@ impl Kernel for Matmul {
         let (call, weight) = (&self.call, &*self.call.weight);
         let (x, out) = (cx.view(&call.x), cx.view(&call.out));
         let residual = call.residual.as_ref().map(|r| cx.view(r));
+        let rounded = call.rounded.as_ref().map(|r| cx.view(r));
         let rows = out.rows();
         if rows == 0 {
             return;
@@ -181,6 +185,7 @@ impl Kernel for Matmul {
         let row_blocks = rows.div_ceil(row_block);
         let panels = weight.panels();
         let cut = self.multiplier.cut(weight, RowCounts { usual: rows, most: rows }, cx.members);
+        let cut = cut.for_rounding(rounded.is_some());
         // Row blocks of one group of panels follow each other: its weights come from memory once.
         while let Some(items) = cut.next(cx, panels.div_ceil(cut.panels) * row_blocks) {
             let groups = items.start / row_blocks..items.end.div_ceil(row_blocks);
@@ -193,6 +198,7 @@ impl Kernel for Matmul {
                 x,
                 residual,
                 out,
+                rounded,
                 epilogue: call.epilogue,
             };
             let Scratch { floats, words, bytes } = &mut *scratch;

@@ -17,6 +17,7 @@ use super::many_codes::{self, ManyCodes};
 use super::many_floats::{self, ManyFloats};
 use super::many_tiles::{self, ManyTiles};
 use super::rare;
+use super::round_output::{BLOCK_PANELS, RoundOutput};
 use super::{Packed, WithFormat, goes_through_tiles, with_format};
 use crate::isa::{Isa, Vectorized, fetch_distance};
 use crate::kernels::{Cx, ScratchNeed};
@@ -46,6 +47,8 @@ pub(in crate::kernels) struct Task<'a> {
     pub x: View<'a>,
     pub residual: Option<View<'a>>,
     pub out: View<'a>,
+    /// Where the rounded output goes.
+    pub rounded: Option<View<'a>>,
     pub epilogue: Epilogue,
 }
 
@@ -101,6 +104,11 @@ pub(in crate::kernels) struct Cut {
 }
 
 impl Cut {
+    /// The same with whole blocks of the output in each item, if it is rounded.
+    pub fn for_rounding(self, is_rounded: bool) -> Cut {
+        if is_rounded { Cut { panels: self.panels.next_multiple_of(BLOCK_PANELS), ..self } } else { self }
+    }
+
     /// The next items of the first phase for this member.
     #[inline(always)]
     pub fn next(&self, cx: &Cx, count: usize) -> Option<Range<usize>> {
@@ -165,10 +173,9 @@ impl<F: Format> Bound<F> {
     fn is_many(&self, rows: usize) -> bool {
         F::MANY != Many::Packed && (rows >= self.many_rows || F::MANY == Many::OnlyFloats)
     }
-}
 
-impl<F: Format> Multiplier for Bound<F> {
-    fn multiply(&self, task: &Task, room: Room) {
+    /// Computes and stores a task's products.
+    fn products(&self, task: &Task, room: Room) {
         let (isa, weight) = (self.isa, task.weight);
         let words = prepared_words::<F>(weight.cols());
         if words > 0 {
@@ -198,6 +205,15 @@ impl<F: Format> Multiplier for Bound<F> {
                 Many::Tiles => isa.call(ManyTiles { task, panels, unpack, floats, bytes }),
                 _ => isa.call(ManyFloats { task, panels, unpack, floats, bytes }),
             }
+        }
+    }
+}
+
+impl<F: Format> Multiplier for Bound<F> {
+    fn multiply(&self, task: &Task, room: Room) {
+        self.products(task, room);
+        if let Some(rounded) = task.rounded {
+            self.isa.call(RoundOutput { task, rounded });
         }
     }
 
