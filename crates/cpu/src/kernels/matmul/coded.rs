@@ -131,33 +131,15 @@ pub(crate) fn start<S: Simd>(zero: i32, offset: i32) -> S::I {
     }
 }
 
-/// Sums of a tile with one block of activations: of its halves, or of all twice.
+/// Where the sums of a tile's halves start, or twice the whole sum.
 #[inline(always)]
-fn sums<S: Simd, C: Coded>(codes: &[S::B; 8], x: &Q8Block) -> [S::I; 2] {
+fn starts<S: Simd, C: Coded>(x: &Q8Block) -> [S::I; 2] {
+    let all = start::<S>(C::zero::<S>(), x.offset);
     if C::KIND == Kind::Halves {
         let first = start::<S>(C::zero::<S>(), x.half_offset);
-        let second = S::isub(start::<S>(C::zero::<S>(), x.offset), first);
-        return [steps::<S, C, 0, 4>(first, codes, x), steps::<S, C, 4, 8>(second, codes, x)];
+        return [first, S::isub(all, first)];
     }
-    let all = steps::<S, C, 0, 8>(start::<S>(C::zero::<S>(), x.offset), codes, x);
     [all, all]
-}
-
-/// Steps `FROM..TO` of a tile's dot product.
-#[inline(always)]
-fn steps<S: Simd, C: Coded, const FROM: usize, const TO: usize>(
-    mut sum: S::I,
-    codes: &[S::B; 8],
-    x: &Q8Block,
-) -> S::I {
-    for j in FROM..TO {
-        sum = if C::zero::<S>() == 128 {
-            S::dot_wide(sum, codes[j], x.codes[j])
-        } else {
-            S::dot(sum, codes[j], x.codes[j])
-        };
-    }
-    sum
 }
 
 /// The format of a type of codes.
@@ -238,12 +220,26 @@ impl<C: Coded> Format for CodedFormat<C> {
                 let (own, tile) = unsafe { block_and_tile::<C>(panels[p], t) };
                 fetch_ahead::<S>(tile, ahead);
                 let tile = C::tile::<S>(own, tile);
+                // SAFETY: every row has `tiles` blocks.
+                let x: [&Q8Block; R] = std::array::from_fn(|r| unsafe { x[r].get_unchecked(t) });
+                let mut sums = [[S::isplat(0); 2]; R];
                 each_row!(R, r, {
-                    // SAFETY: every row has `tiles` blocks.
-                    let x = unsafe { x[r].get_unchecked(t) };
-                    let sums = sums::<S, C>(&tile.codes, x);
-                    let inner = inner::<S>(C::KIND, tile.scale, tile.other, sums, x);
-                    acc[p][r] = S::fma(S::splat(x.scale), inner, acc[p][r]);
+                    sums[r] = starts::<S, C>(x[r]);
+                });
+                // Rows take turns, lest each step wait for the last.
+                for j in 0..8 {
+                    let half = usize::from(C::KIND == Kind::Halves && j >= 4);
+                    each_row!(R, r, {
+                        sums[r][half] = if C::zero::<S>() == 128 {
+                            S::dot_wide(sums[r][half], tile.codes[j], x[r].codes[j])
+                        } else {
+                            S::dot(sums[r][half], tile.codes[j], x[r].codes[j])
+                        };
+                    });
+                }
+                each_row!(R, r, {
+                    let inner = inner::<S>(C::KIND, tile.scale, tile.other, sums[r], x[r]);
+                    acc[p][r] = S::fma(S::splat(x[r].scale), inner, acc[p][r]);
                 });
             });
         }
