@@ -91,7 +91,7 @@ def versus(args, row):
 
 def scaling(args):
     prompts = {p: rates(bench(args, "nano-4b q4_0", "-p", p, "-n", 0, "-r", 2))["prefill", 1] for p in (512, 4096)}
-    depths = {d: rates(bench(args, "nano-4b q4_0", "-p", 0, "-n", 64, "-b", 1, "-d", d, "-r", 1,
+    depths = {d: rates(bench(args, "nano-4b q4_0", "-p", 0, "-n", 32, "-b", 1, "-d", d, "-r", 5,
                              "--context", 17000))["decode", 1] for d in (0, 16384)}
     return {"prefill": prompts, "decode_at_depth": depths}
 

@@ -77,7 +77,7 @@ pub struct ModelArgs {
     /// Most tokens of a conversation, prompt and answer together
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
-    /// Threads to use; all cores if left out
+    /// Threads to use, one for each core at most; all cores if left out
     #[arg(short, long, value_name = "N")]
     pub threads: Option<usize>,
     /// How a sequence's memory is stored.
@@ -310,7 +310,7 @@ pub struct OutputArgs {
     /// Replace the file if it exists
     #[arg(long)]
     pub force: bool,
-    /// Threads to use; all cores if left out
+    /// Threads to use, one for each core at most; all cores if left out
     #[arg(short, long, value_name = "N")]
     pub threads: Option<usize>,
     /// Print a summary as JSON

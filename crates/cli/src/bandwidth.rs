@@ -11,6 +11,6 @@ const PASS_BYTES: usize = 512 << 20;
 /// Bytes per second that `threads` threads read together.
 pub fn read_bandwidth(threads: usize) -> Result<f64> {
     let spare = machine::available_memory().map_or(PASS_BYTES, |bytes| bytes as usize / 4);
-    let mut backend = CpuBackend::new(CpuOptions { threads, isa: None })?;
+    let mut backend = CpuBackend::new(CpuOptions { threads, ..CpuOptions::default() })?;
     Ok(backend.read_bandwidth(PASS_BYTES.min(spare))? * 1e9)
 }

@@ -254,7 +254,7 @@ pub fn backend(args: &ModelArgs) -> Result<Box<dyn Backend>> {
     if args.threads == Some(0) {
         bail!("--threads is 0; use 1 or more");
     }
-    Ok(Box::new(CpuBackend::new(CpuOptions { threads: args.threads.unwrap_or(0), isa: None })?))
+    Ok(Box::new(CpuBackend::new(CpuOptions { threads: args.threads.unwrap_or(0), ..CpuOptions::default() })?))
 }
 
 /// The context the flags ask for, or as much of the model's own as is usual.

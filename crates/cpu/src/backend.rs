@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use mambo_kernel::{
-    Backend, BackendError, CacheLayout, CallTime, Elem, KernelRow, Place, Program, ProgramId, StepInputs,
-    WeightKey, WeightSource, ops,
+    Backend, BackendError, CacheLayout, Call, CallTime, Elem, KernelRow, Place, Program, ProgramId,
+    StepInputs, WeightKey, WeightSource, ops,
 };
 
 use crate::bandwidth;
@@ -16,16 +16,20 @@ use crate::joined::roundings;
 use crate::kernels::table::{self, Ports, Weight};
 use crate::memory::Buffer;
 use crate::run::{Bench, Compiled, Stage};
+use crate::spread::Efforts;
 use crate::team::{Meeting, Team};
 use crate::weights;
 
 /// How to set the backend up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads of the team; 0 takes all the machine offers.
+    /// Threads of the team; 0 takes as many as there are cores, and there are never more.
     pub threads: usize,
     /// Instruction set; `None` takes the best one.
     pub isa: Option<Isa>,
+    /// Whether there are as many threads as were asked for, all in every step, and not only as many as pay: for
+    /// tests.
+    pub every_thread: bool,
 }
 
 /// Why a backend could not be made.
@@ -66,6 +70,7 @@ pub struct CpuBackend {
     arena: Buffer<u8>,
     programs: Vec<Compiled>,
     profiling: bool,
+    every_thread: bool,
 }
 
 impl CpuBackend {
@@ -77,9 +82,12 @@ impl CpuBackend {
             let available = available.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ");
             return Err(CpuError::MissingIsa { isa, available });
         }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            n => n,
+            0 => cores,
+            n if options.every_thread => n,
+            // More than cores would wait for each other.
+            n => n.min(cores),
         };
         let team = Team::new(threads).map_err(|source| CpuError::Threads { threads, source })?;
         Ok(CpuBackend {
@@ -95,6 +103,7 @@ impl CpuBackend {
             arena: Buffer::zeroed(0, "arena")?,
             programs: Vec::new(),
             profiling: false,
+            every_thread: options.every_thread,
         })
     }
 
@@ -183,7 +192,12 @@ impl Backend for CpuBackend {
         if program.arena_bytes > self.arena.len() {
             self.arena = Buffer::zeroed(program.arena_bytes, "activations")?;
         }
-        let compiled = Compiled::new(program, kernels, vocabulary);
+        let bytes = |call: &Call| {
+            let held = call.weights.iter().map(|&index| self.held_bytes(&program.weights[index]));
+            held.flatten().sum::<u64>() as usize
+        };
+        let efforts = (!self.every_thread).then(|| Efforts::of(&program, bytes));
+        let compiled = Compiled::new(program, kernels, vocabulary, efforts);
         self.bench.grow(self.team.size(), compiled.scratch())?;
         self.programs.push(compiled);
         Ok(ProgramId(self.programs.len() - 1))

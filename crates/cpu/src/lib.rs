@@ -16,6 +16,7 @@ mod order;
 mod run;
 mod shared;
 mod simd;
+mod spread;
 mod stored;
 mod team;
 mod weights;

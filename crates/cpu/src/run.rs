@@ -13,6 +13,7 @@ use crate::kernels::{Cx, Kernel, PHASES, Scratch, ScratchNeed};
 use crate::memory::Buffer;
 use crate::order::{Order, Turn};
 use crate::shared::Shared;
+use crate::spread::Efforts;
 use crate::team::{Meeting, Team};
 
 /// A program ready to run.
@@ -22,6 +23,8 @@ pub(crate) struct Compiled {
     pub kernels: Vec<Option<Box<dyn Kernel>>>,
     needs: StepNeeds,
     order: Order,
+    /// None where all members take part in every step.
+    efforts: Option<Efforts>,
     /// The running step's.
     turns: Vec<Turn>,
     /// Counters of every call, set to zero before each step.
@@ -31,13 +34,18 @@ pub(crate) struct Compiled {
 
 impl Compiled {
     /// A checked program with its kernels; `vocabulary` rows are in its smallest table.
-    pub fn new(program: Program, kernels: Vec<Option<Box<dyn Kernel>>>, vocabulary: usize) -> Compiled {
+    pub fn new(
+        program: Program,
+        kernels: Vec<Option<Box<dyn Kernel>>>,
+        vocabulary: usize,
+        efforts: Option<Efforts>,
+    ) -> Compiled {
         let needs = StepNeeds::of(&program, vocabulary);
         let counters = kernels.iter().map(|_| Default::default()).collect();
         let times = vec![CallTime::default(); kernels.len()];
         let order = Order::of(&program);
         let turns = Vec::with_capacity(kernels.len());
-        Compiled { program, kernels, needs, order, turns, counters, times }
+        Compiled { program, kernels, needs, order, efforts, turns, counters, times }
     }
 
     /// Working memory the program needs per member.
@@ -110,10 +118,14 @@ impl Compiled {
         for counter in self.counters.iter().flatten() {
             counter.store(0, Ordering::Relaxed);
         }
-        let members = stage.team.size();
         let (tokens, wanted) = (step.token_ids.len(), step.wanted.len());
         self.order.take_turns(&self.program, tokens, wanted, &mut self.turns);
         let turns = &self.turns;
+        let meetings = turns.iter().filter(|turn| turn.meets).count();
+        let members = match &self.efforts {
+            Some(efforts) => efforts.members(step, meetings, stage.team.size()),
+            None => stage.team.size(),
+        };
         let arena = Shared::new(stage.arena);
         let caches = stage.caches.views();
         let (kernels, counters) = (&self.kernels, &self.counters);
@@ -122,7 +134,7 @@ impl Compiled {
         let times = Times(UnsafeCell::new(&mut self.times));
         let times = stage.profiling.then_some(&times);
         let meeting = stage.meeting;
-        stage.team.run(&|member| {
+        stage.team.run_some(members, &|member| {
             // SAFETY: only this member uses this entry.
             let scratch = unsafe { &mut *places.of(member) };
             for (index, (kernel, counters)) in kernels.iter().zip(counters).enumerate() {
@@ -130,7 +142,7 @@ impl Compiled {
                 let turn = turns[index];
                 let begin = (member == 0 && times.is_some()).then(Instant::now);
                 if turn.meets {
-                    meeting.barrier();
+                    meeting.barrier(member);
                 }
                 let members = if turn.is_alone { 1 } else { members };
                 if member < members {

@@ -1,5 +1,5 @@
-//! The resident team of threads: publishes one job at a time, every member runs it, members meet in a
-//! barrier. Knows nothing of what a job does.
+//! The resident team of threads: publishes one job at a time, all members or the first few run it and meet in
+//! a barrier. Knows nothing of what a job does.
 //!
 //! A member that waits spins briefly, then lets other threads run, and sleeps after a millisecond: on a
 //! machine with more threads than free cores, who spins keeps the one he waits for from running, and an
@@ -25,6 +25,8 @@ const SPINS: u32 = 32;
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Longest sleep before a waiter looks again whether a member has failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The same before a worker looks again for a job; nothing but the next one matters to it.
+const LOOK_FOR_JOB: Duration = Duration::from_secs(1);
 
 type Job = *const (dyn Fn(usize) + Sync);
 
@@ -37,8 +39,9 @@ pub(crate) struct Team {
 struct Shared {
     size: usize,
     job: UnsafeCell<Option<Job>>,
-    /// Number of the published job.
-    epoch: AtomicUsize,
+    /// The published job: its number times [`EPOCH`], plus how many members it has. One word, so that nobody sees
+    /// the number of one job with the members of another.
+    published: AtomicUsize,
     /// Workers that have not finished it.
     running: AtomicUsize,
     stop: AtomicBool,
@@ -46,22 +49,35 @@ struct Shared {
     failure: Mutex<Option<Box<dyn Any + Send>>>,
     arrived: AtomicUsize,
     generation: AtomicUsize,
+    /// For members of the running job.
     bell: Bell,
+    /// For workers that wait for a job.
+    door: Bell,
 }
+
+/// Distance of two jobs' numbers: more than a team can have members.
+const EPOCH: usize = 1 << 16;
 
 /// Lets threads sleep until something they watch has changed.
 struct Bell {
     /// How long a waiter spins.
     spinning: Duration,
+    /// Longest sleep before it looks by itself.
+    sleep: Duration,
     /// Length of the list, changed while it is locked, to be seen without the lock.
     count: AtomicUsize,
-    sleepers: Mutex<Vec<Thread>>,
+    /// Members who sleep.
+    sleepers: Mutex<Vec<(usize, Thread)>>,
 }
 
 impl Bell {
+    fn new(spinning: Duration, sleep: Duration) -> Bell {
+        Bell { spinning, sleep, count: AtomicUsize::new(0), sleepers: Mutex::default() }
+    }
+
     /// Waits until `ready`: spins, then lets others run, then sleeps. Whoever makes it ready rings
     /// afterwards.
-    fn wait(&self, mut ready: impl FnMut() -> bool) {
+    fn wait(&self, member: usize, mut ready: impl FnMut() -> bool) {
         let mut begin = None;
         loop {
             for _ in 0..SPINS {
@@ -80,16 +96,16 @@ impl Bell {
         }
         loop {
             let mut sleepers = self.lock();
-            sleepers.push(current());
+            sleepers.push((member, current()));
             // Announced before the last look: a change after it is seen by whoever rings.
             self.count.store(sleepers.len(), Ordering::SeqCst);
             drop(sleepers);
             let is_ready = ready();
             if !is_ready {
-                park_timeout(LOOK_AGAIN);
+                park_timeout(self.sleep);
             }
             let mut sleepers = self.lock();
-            if let Some(place) = sleepers.iter().position(|thread| thread.id() == current().id()) {
+            if let Some(place) = sleepers.iter().position(|(other, _)| *other == member) {
                 sleepers.swap_remove(place);
                 self.count.store(sleepers.len(), Ordering::SeqCst);
             }
@@ -100,20 +116,20 @@ impl Bell {
         }
     }
 
-    /// Wakes everyone who sleeps; call it after the change they wait for.
-    fn ring(&self) {
+    /// Wakes those of the first `members` who sleep; call it after the change they wait for.
+    fn ring(&self, members: usize) {
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) > 0 {
             let mut list = self.lock();
-            self.count.store(0, Ordering::SeqCst);
-            let sleepers = std::mem::take(&mut *list);
+            let woken: Vec<_> = list.extract_if(.., |(member, _)| *member < members).collect();
+            self.count.store(list.len(), Ordering::SeqCst);
             // Who wakes takes the lock again.
             drop(list);
-            sleepers.iter().for_each(Thread::unpark);
+            woken.iter().for_each(|(_, thread)| thread.unpark());
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Thread>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(usize, Thread)>> {
         self.sleepers.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
@@ -136,14 +152,15 @@ impl Team {
         let shared = Arc::new(Shared {
             size: size.max(1),
             job: UnsafeCell::new(None),
-            epoch: AtomicUsize::new(0),
+            published: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             arrived: AtomicUsize::new(0),
             generation: AtomicUsize::new(0),
-            bell: Bell { spinning, count: AtomicUsize::new(0), sleepers: Mutex::default() },
+            bell: Bell::new(spinning, LOOK_AGAIN),
+            door: Bell::new(spinning, LOOK_FOR_JOB),
         });
         let mut team = Team { shared, workers: Vec::new() };
         for member in 1..team.size() {
@@ -161,20 +178,22 @@ impl Team {
 
     /// Runs `job(member)` once on every member and returns when all are done.
     pub fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
+        self.run_some(self.size(), job);
+    }
+
+    /// The same with the first few members alone; the others sleep on.
+    pub fn run_some(&mut self, members: usize, job: &(dyn Fn(usize) + Sync)) {
         let shared = &*self.shared;
-        if shared.size == 1 {
-            return job(0);
-        }
+        assert!((1..=shared.size).contains(&members), "{members} members of {}", shared.size);
         // SAFETY: only the lifetime is changed; no worker keeps the pointer beyond this call, which waits
         // for all of them.
         let erased: Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(job) };
         // SAFETY: no worker is running, so nobody reads the cell.
         unsafe { *shared.job.get() = Some(erased) };
-        shared.running.store(shared.size - 1, Ordering::Relaxed);
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
-        shared.bell.ring();
+        shared.running.store(members - 1, Ordering::Relaxed);
+        shared.publish(members);
         guard(shared, || job(0));
-        shared.bell.wait(|| shared.running.load(Ordering::SeqCst) == 0);
+        shared.bell.wait(0, || shared.running.load(Ordering::SeqCst) == 0);
         if shared.failed.swap(false, Ordering::Relaxed) {
             shared.arrived.store(0, Ordering::Relaxed);
             let failure = shared.failure.lock().unwrap_or_else(|e| e.into_inner()).take();
@@ -191,8 +210,7 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
-        self.shared.bell.ring();
+        self.shared.publish(self.shared.size);
         for worker in self.workers.drain(..) {
             let _ = worker.join();
         }
@@ -206,24 +224,32 @@ pub(crate) struct Meeting {
 
 impl Meeting {
     /// Meets all other members; every member of the running job must call it.
-    pub fn barrier(&self) {
-        self.shared.barrier();
+    pub fn barrier(&self, member: usize) {
+        self.shared.barrier(member);
     }
 }
 
 impl Shared {
-    fn barrier(&self) {
-        if self.size == 1 {
+    /// Starts the next job of so many members.
+    fn publish(&self, members: usize) {
+        let number = self.published.load(Ordering::Relaxed) / EPOCH;
+        self.published.store(number.wrapping_add(1) * EPOCH + members, Ordering::SeqCst);
+        self.door.ring(members);
+    }
+
+    fn barrier(&self, member: usize) {
+        let members = self.published.load(Ordering::Relaxed) % EPOCH;
+        if members == 1 {
             return;
         }
         let generation = self.generation.load(Ordering::Acquire);
-        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.size {
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == members {
             self.arrived.store(0, Ordering::Relaxed);
             self.generation.fetch_add(1, Ordering::SeqCst);
-            self.bell.ring();
+            self.bell.ring(members);
             return;
         }
-        self.bell.wait(|| {
+        self.bell.wait(member, || {
             if self.failed.load(Ordering::Relaxed) {
                 std::panic::panic_any(Abandoned);
             }
@@ -246,29 +272,30 @@ fn guard(shared: &Shared, share: impl FnOnce()) {
 fn work(shared: &Shared, member: usize) {
     let mut seen = 0;
     loop {
-        seen = next_epoch(shared, seen);
+        seen = next_job(shared, member, seen);
         if shared.stop.load(Ordering::Relaxed) {
             return;
         }
-        // SAFETY: the epoch was published after the job was stored, and `run` keeps it alive until
+        // SAFETY: the number was published after the job was stored, and `run_some` keeps it alive until
         // `running` is zero.
         if let Some(job) = unsafe { *shared.job.get() } {
             // SAFETY: as above.
             guard(shared, || unsafe { (*job)(member) });
         }
         shared.running.fetch_sub(1, Ordering::SeqCst);
-        shared.bell.ring();
+        shared.bell.ring(1);
     }
 }
 
-/// Waits for an epoch other than `seen`.
-fn next_epoch(shared: &Shared, seen: usize) -> usize {
-    let mut epoch = seen;
-    shared.bell.wait(|| {
-        epoch = shared.epoch.load(Ordering::SeqCst);
-        epoch != seen
+/// Waits for a job other than `seen` that has this member; returns its number.
+fn next_job(shared: &Shared, member: usize, seen: usize) -> usize {
+    let mut number = seen;
+    shared.door.wait(member, || {
+        let published = shared.published.load(Ordering::SeqCst);
+        number = published / EPOCH;
+        number != seen && member < published % EPOCH
     });
-    epoch
+    number
 }
 
 #[cfg(test)]
@@ -281,14 +308,33 @@ mod tests {
         let meeting = team.meeting();
         for _ in 0..200 {
             let (before, after) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            team.run(&|_| {
+            team.run(&|member| {
                 before.fetch_add(1, Ordering::Relaxed);
-                meeting.barrier();
+                meeting.barrier(member);
                 assert_eq!(before.load(Ordering::Relaxed), 4);
-                meeting.barrier();
+                meeting.barrier(member);
                 after.fetch_add(1, Ordering::Relaxed);
             });
             assert_eq!(after.into_inner(), 4);
+        }
+    }
+
+    #[test]
+    fn some_work_while_the_others_sleep_on() {
+        let mut team = Team::new(4).unwrap();
+        let meeting = team.meeting();
+        for round in 0..400 {
+            let members = [1, 3, 4, 2][round % 4];
+            // Long enough now and then that everyone has gone to sleep.
+            std::thread::sleep(Duration::from_millis(if round % 100 == 99 { 5 } else { 0 }));
+            let (here, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            team.run_some(members, &|member| {
+                most.fetch_max(member, Ordering::Relaxed);
+                here.fetch_add(1, Ordering::Relaxed);
+                meeting.barrier(member);
+                assert_eq!(here.load(Ordering::Relaxed), members);
+            });
+            assert_eq!(most.into_inner(), members - 1);
         }
     }
 
@@ -300,14 +346,14 @@ mod tests {
             let result = catch_unwind(AssertUnwindSafe(|| {
                 team.run(&|member| {
                     assert_ne!(member, culprit, "this member fails");
-                    meeting.barrier();
+                    meeting.barrier(member);
                 });
             }));
             let text = *result.unwrap_err().downcast::<String>().unwrap();
             assert!(text.contains("this member fails"), "{text}");
             let count = AtomicUsize::new(0);
-            team.run(&|_| {
-                meeting.barrier();
+            team.run(&|member| {
+                meeting.barrier(member);
                 count.fetch_add(1, Ordering::Relaxed);
             });
             assert_eq!(count.into_inner(), 3);

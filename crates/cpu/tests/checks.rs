@@ -17,7 +17,7 @@ fn operand(place: Place, cols: usize) -> Operand {
 
 /// Attention whose queries, keys and values are the hidden rows; `change` breaks the program.
 fn compile(change: impl FnOnce(&mut Program)) -> (CpuBackend, ProgramId) {
-    let mut backend = CpuBackend::new(CpuOptions { threads: 1, isa: None }).unwrap();
+    let mut backend = CpuBackend::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
     let layout = CacheLayout { kv_layers: vec![DIMS], pages: 4, slots: 2, ..Default::default() };
     backend.create_caches(&layout).unwrap();
     let kernel = backend.kernels().iter().position(|row| row.op == OpKind::Attention).unwrap();

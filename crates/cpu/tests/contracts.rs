@@ -8,8 +8,10 @@ fn check(isa: Isa, threads: usize) {
     if !Isa::available().contains(&isa) {
         return;
     }
-    let make =
-        || Box::new(CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).unwrap()) as Box<dyn Backend>;
+    let make = || {
+        Box::new(CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true }).unwrap())
+            as Box<dyn Backend>
+    };
     check_all(&make).assert_ok();
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use mambo_engine::{Engine, Event, Request, human_bytes};
+use mambo_engine::{Engine, Event, Request, SequenceId, human_bytes};
 use mambo_kernel::ProgramId;
 use mambo_plan::{CallCost, CostContext, program_cost};
 use serde_json::{Value, json};
@@ -129,12 +129,16 @@ fn check(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
+/// Steps that are decoded before it counts.
+const WARM_UP: usize = 4;
+
 /// An engine with room for the largest measurement and no more.
 fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
     let sequences = args.batch.iter().copied().max().unwrap_or(1);
     // Sequences that are ready early go on decoding while the prompts of the others run.
     let waiting = sequences.saturating_mul(args.depth).div_ceil(args.model.chunk.max(1));
-    let decoded = args.depth.saturating_add(args.tokens).saturating_add(waiting).saturating_add(2);
+    let rounds = args.tokens.saturating_mul(args.repeats).saturating_add(WARM_UP);
+    let decoded = args.depth.saturating_add(rounds).saturating_add(waiting).saturating_add(2);
     let need = args.prompt.max(decoded).saturating_add(1);
     let mut flags = args.model.clone();
     flags.context = Some(flags.context.unwrap_or(need));
@@ -142,7 +146,7 @@ fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
         bail!("--context holds fewer than the {need} tokens this measurement needs; leave it out");
     }
     let usage = EngineUse { sequences, ..EngineUse::default() };
-    let threads = args.model.threads.unwrap_or_else(machine::cores);
+    let threads = args.model.threads.unwrap_or(usize::MAX).min(machine::cores());
     Ok((model.engine(&flags, usage)?, threads))
 }
 
@@ -194,6 +198,12 @@ fn measure_prefill(
     })
 }
 
+fn cancel_all(engine: &mut Engine, sequences: &mut Vec<SequenceId>) {
+    for id in sequences.drain(..) {
+        engine.cancel(id);
+    }
+}
+
 fn measure_decode(
     args: &BenchArgs,
     batch: usize,
@@ -202,15 +212,18 @@ fn measure_decode(
     types: &TypeTable,
 ) -> Result<Measurement> {
     let mut rates = Vec::new();
+    let mut sequences = Vec::new();
     for round in 0..=args.repeats {
-        let mut sequences = Vec::new();
-        for _ in 0..batch {
-            let request = Request { prompt: ids.take(args.depth.max(1)), ..Default::default() };
-            sequences.push(engine.submit(request)?);
+        // Deep sequences take much longer to fill than to decode, and some tokens more do not matter to them.
+        if round == 0 || args.depth <= args.model.chunk {
+            cancel_all(engine, &mut sequences);
+            for _ in 0..batch {
+                let request = Request { prompt: ids.take(args.depth.max(1)), ..Default::default() };
+                sequences.push(engine.submit(request)?);
+            }
+            run_until(engine, batch)?;
         }
-        run_until(engine, batch)?;
-        // The first round warms up: a few steps are enough.
-        let steps = if round == 0 { args.tokens.min(4) } else { args.tokens };
+        let steps = if round == 0 { WARM_UP } else { args.tokens };
         let start = Instant::now();
         let mut tokens = 0;
         for _ in 0..steps {
@@ -219,10 +232,8 @@ fn measure_decode(
         if round > 0 {
             rates.push(tokens as f64 / start.elapsed().as_secs_f64());
         }
-        for id in sequences {
-            engine.cancel(id);
-        }
     }
+    cancel_all(engine, &mut sequences);
     let (_, program) = engine.program_ids();
     let cost = step_cost(engine, program, types, batch, batch, args.depth + args.tokens / 2);
     Ok(Measurement {

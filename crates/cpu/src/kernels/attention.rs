@@ -167,7 +167,8 @@ impl Attention {
         };
         for index in first..end {
             let stored = page(index);
-            let next = if index + 1 < end { page(index + 1) } else { (&[][..], &[][..]) };
+            // The next stretch is this member's too, as a rule.
+            let next = if index < last { page(index + 1) } else { (&[][..], &[][..]) };
             let seen =
                 |i: usize| (self.position(block, i) + 1).saturating_sub(index * PAGE_TOKENS).min(PAGE_TOKENS);
             let state = (&**queries, &mut running, &mut **sums);

@@ -70,30 +70,45 @@ impl<'a> Split<'a> {
         }
     }
 
-    /// Computes this member's share of a round's items.
+    /// Blocks of queries, each with its stretches in a round.
+    #[inline(always)]
+    fn blocks<'b>(
+        &self,
+        cx: &Cx<'b>,
+        round: &Range<usize>,
+    ) -> impl Iterator<Item = (Queries<'b>, Range<usize>)> {
+        let (attention, round) = (self.attention, round.clone());
+        cx.step.segments.iter().flat_map(move |segment| {
+            let round = round.clone();
+            (0..attention.blocks(segment, QUERIES) * attention.dims.kv_heads).map(move |item| {
+                let block = attention.block(segment, QUERIES, item);
+                let end = round.end.min(attention.stretches(&block));
+                (block, round.start..end)
+            })
+        })
+    }
+
+    /// Computes this member's share of a round's items: neighbours, which are one stream.
     #[inline(always)]
     fn share_stretches<S: Simd>(&self, cx: &Cx, round: &Range<usize>, floats: &mut [f32]) {
         let (attention, n) = (self.attention, self.attention.dims.head_dim);
-        let mut turn = 0;
-        for segment in cx.step.segments {
-            for item in 0..attention.blocks(segment, QUERIES) * attention.dims.kv_heads {
-                let block = attention.block(segment, QUERIES, item);
-                for stretch in round.start..round.end.min(attention.stretches(&block)) {
-                    turn += 1;
-                    if turn % cx.members != cx.member {
-                        continue;
-                    }
-                    let take = |i: usize, running: Running, sums: &[f32]| {
-                        let held = self.held(self.query(&block, i), 1 + stretch - round.start);
-                        // SAFETY: a stretch of a query belongs to one item, and all members have met since the
-                        // memory was last read.
-                        let held = unsafe { cx.common.write(held) };
-                        held[..n].copy_from_slice(sums);
-                        held[n..].copy_from_slice(&[running.max, running.sum]);
-                    };
-                    attention.attend_stretch::<S>(cx, &block, stretch, floats, take);
-                }
+        let own = cx.own(self.blocks(cx, round).map(|(_, stretches)| stretches.len()).sum());
+        let mut first = 0;
+        for (block, stretches) in self.blocks(cx, round) {
+            let end = first + stretches.len();
+            for item in own.start.max(first)..own.end.min(end) {
+                let stretch = stretches.start + item - first;
+                let take = |i: usize, running: Running, sums: &[f32]| {
+                    let held = self.held(self.query(&block, i), 1 + stretch - round.start);
+                    // SAFETY: a stretch of a query belongs to one item, and all members have met since the
+                    // memory was last read.
+                    let held = unsafe { cx.common.write(held) };
+                    held[..n].copy_from_slice(sums);
+                    held[n..].copy_from_slice(&[running.max, running.sum]);
+                };
+                attention.attend_stretch::<S>(cx, &block, stretch, floats, take);
             }
+            first = end;
         }
     }
 

@@ -94,7 +94,7 @@ impl<'a> Cx<'a> {
 
     /// Waits for all members.
     pub fn barrier(&self) {
-        self.meeting.barrier();
+        self.meeting.barrier(self.member);
     }
 }
 

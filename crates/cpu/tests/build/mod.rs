@@ -34,7 +34,7 @@ impl WeightSource for Source<'_> {
 }
 
 pub fn backend(isa: Isa, threads: usize) -> CpuBackend {
-    CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).unwrap()
+    CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true }).unwrap()
 }
 
 /// The row that serves an op, and what it reads.

@@ -46,9 +46,10 @@ impl On {
     fn backend(self) -> Box<dyn Backend> {
         match self {
             On::Reference => Box::new(ReferenceBackend::new()),
-            On::Cpu(isa, threads) => {
-                Box::new(CpuBackend::new(CpuOptions { threads, isa: Some(isa) }).expect("the machine has it"))
-            }
+            On::Cpu(isa, threads) => Box::new(
+                CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true })
+                    .expect("the machine has it"),
+            ),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Many rows of 8-bit activations against codes that are unpacked once for all of them.
 //!
 //! Panels go in pairs and columns in stretches: a pair's stretch is unpacked into the first cache, where
-//! all rows meet it four at a time. Each broadcast of activations serves both panels. Between stretches the
+//! all rows meet it six or four at a time. Each broadcast of activations serves both panels. Between stretches the
 //! sums stand in the second cache. Per row, panel and tile: 8 dot steps, a conversion, a product and an fma.
 #![allow(unsafe_code)]
 
@@ -100,6 +100,11 @@ impl ManyCodes<'_> {
                 while i < rows {
                     let x = |r: usize| &row(i + r)[stretch.clone()];
                     i += match (rows - i, count) {
+                        // Halves would need twice the sums.
+                        (6.., 2) if S::ROWS >= 8 && KINDS[KIND] != Kind::Halves => {
+                            let six = [x(0), x(1), x(2), x(3), x(4), x(5)];
+                            group::<S, KIND, WIDE, 6, 2>([a, b], six, sums, (rows, i))
+                        }
                         (4.., 2) if S::ROWS >= 8 => {
                             group::<S, KIND, WIDE, 4, 2>([a, b], [x(0), x(1), x(2), x(3)], sums, (rows, i))
                         }
