@@ -3,16 +3,20 @@
 //! Keys are `[channel][32 positions]`, values `[32 positions][channel]`. A lane is a position in the scores and
 //! a channel in the output, so every sum is one lane's own and runs in ascending order. Queries are taken a
 //! few at a time only to share loads.
+#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 
 use mambo_kernel::PAGE_TOKENS;
 
+use super::matmul::each_row;
 use crate::simd::{LANES, Math, Simd, part, part_mut, vectors};
 use crate::stored::Stored;
 
 /// Queries that share loads.
 pub(super) const SHARED: usize = 4;
+/// Channels after which more of the next page is requested.
+const FETCHED: usize = 8;
 /// Vectors of positions in a key block.
 const KEY_VECTORS: usize = PAGE_TOKENS / LANES;
 
@@ -84,20 +88,25 @@ impl<'a, T: Stored> Block<'a, T> {
     #[inline(always)]
     fn scores<S: Simd, const Q: usize>(&self, queries: &[f32]) -> [[S::F; KEY_VECTORS]; Q] {
         let n = self.head_dim;
+        assert!(queries.len() >= Q * n, "a row of each query");
         let mut scores = [[S::zero(); KEY_VECTORS]; Q];
-        let queries: [&[f32]; Q] = std::array::from_fn(|i| &queries[i * n..(i + 1) * n]);
+        // Requests for the next page are spread over this one.
+        let ahead = self.next.map(|next| (next.len() * FETCHED).div_ceil(n.max(1)));
         for (c, keys) in self.keys.chunks_exact(PAGE_TOKENS * T::BYTES).take(n).enumerate() {
-            for next in self.next {
-                let share = next.len() / n;
-                for line in (0..share).step_by(64) {
-                    S::prefetch(next, c * share + line);
+            if c % FETCHED == 0 {
+                for (next, ahead) in self.next.iter().zip(ahead) {
+                    for line in (0..ahead).step_by(64) {
+                        S::prefetch(next, c / FETCHED * ahead + line);
+                    }
                 }
             }
             for (v, key) in keys.chunks_exact(LANES * T::BYTES).enumerate() {
                 let key = T::load::<S>(key);
-                for i in 0..Q {
-                    scores[i][v] = S::fma(key, S::splat(queries[i][c]), scores[i][v]);
-                }
+                each_row!(Q, i, {
+                    // SAFETY: there are `n` channels of each query.
+                    let query = unsafe { *queries.get_unchecked(i * n + c) };
+                    scores[i][v] = S::fma(key, S::splat(query), scores[i][v]);
+                });
             }
         }
         scores
@@ -123,33 +132,36 @@ impl<'a, T: Stored> Block<'a, T> {
         let n = self.head_dim;
         let width = n.min(c + V * LANES) - c;
         let mut acc = [[S::zero(); V]; Q];
-        for i in 0..Q {
+        each_row!(Q, i, {
             let sums = &sums[i * n + c..][..width];
             for v in 0..V {
                 acc[i][v] = S::mul(S::splat(kept[i]), S::load_part(part(sums, v)));
             }
-        }
+        });
         for t in 0..common {
             let values = self.values_of(t, c, width);
             for v in 0..V {
                 let value = T::load_part::<S>(stored_part::<T>(values, v));
-                for i in 0..Q {
+                each_row!(Q, i, {
                     acc[i][v] = S::fma(S::splat(shares[i][t]), value, acc[i][v]);
-                }
+                });
             }
         }
+        each_row!(Q, i, {
+            for v in 0..V {
+                S::store_part(acc[i][v], part_mut(&mut sums[i * n + c..][..width], v));
+            }
+        });
+        // Queries further on see more of the block.
         for i in 0..Q {
-            // Queries further on see more of the block.
+            let sums = &mut sums[i * n + c..][..width];
             for t in common..seen[i] {
                 let values = self.values_of(t, c, width);
                 for v in 0..V {
                     let value = T::load_part::<S>(stored_part::<T>(values, v));
-                    acc[i][v] = S::fma(S::splat(shares[i][t]), value, acc[i][v]);
+                    let sum = S::fma(S::splat(shares[i][t]), value, S::load_part(part(sums, v)));
+                    S::store_part(sum, part_mut(sums, v));
                 }
-            }
-            let sums = &mut sums[i * n + c..][..width];
-            for v in 0..V {
-                S::store_part(acc[i][v], part_mut(sums, v));
             }
         }
     }

@@ -13,8 +13,10 @@ use super::attention::{Attention, QUERIES, Queries};
 use super::attention_block::{Running, Total, finish};
 use crate::simd::Simd;
 
-/// Stretches of a query, and totals, that are held at once.
-const HELD: usize = 1024;
+/// Stretches of a query, and totals, that are held at once, for each member and at most: as many as keep all of
+/// them busy between two meetings.
+const HELD: usize = 256;
+const MOST_HELD: usize = 4096;
 /// Items for each member that make splitting superfluous.
 const ENOUGH: usize = 4;
 
@@ -25,12 +27,14 @@ pub(super) struct Split<'a> {
     queries: usize,
     /// Stretches of the longest past.
     stretches: usize,
+    /// Stretches of each query in a round.
+    at_once: usize,
 }
 
 impl<'a> Split<'a> {
     /// Floats of what is held in common.
     pub fn floats(head_dim: usize) -> usize {
-        HELD * (head_dim + 2)
+        MOST_HELD * (head_dim + 2)
     }
 
     /// Splits the work if there is too little of it otherwise.
@@ -38,7 +42,8 @@ impl<'a> Split<'a> {
     pub fn of(attention: &'a Attention, cx: &Cx, rows: usize) -> Option<Split<'a>> {
         let queries = rows * attention.dims.q_heads;
         // A total and at least two stretches of each query have to be held.
-        if queries == 0 || 3 * queries > HELD {
+        let held = (HELD * cx.members).min(MOST_HELD);
+        if queries == 0 || 3 * queries > held {
             return None;
         }
         let (mut items, mut stretches) = (0, 0);
@@ -48,16 +53,15 @@ impl<'a> Split<'a> {
             stretches = stretches.max(attention.stretches(&attention.block(segment, QUERIES, blocks - 1)));
         }
         let is_worth_it = cx.members > 1 && stretches > 1 && items < ENOUGH * cx.members;
-        is_worth_it.then_some(Split { attention, queries, stretches })
+        is_worth_it.then_some(Split { attention, queries, stretches, at_once: held / queries - 1 })
     }
 
     /// Computes all queries.
     #[inline(always)]
     pub fn work<S: Simd>(&self, cx: &Cx, floats: &mut [f32]) {
-        let at_once = HELD / self.queries - 1;
         let mut first = 0;
         while first < self.stretches {
-            let round = first..self.stretches.min(first + at_once);
+            let round = first..self.stretches.min(first + self.at_once);
             self.share_stretches::<S>(cx, &round, floats);
             cx.barrier();
             for query in cx.own(self.queries) {

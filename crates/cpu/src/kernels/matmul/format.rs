@@ -29,7 +29,7 @@ macro_rules! each_row {
         })*
     };
 }
-pub(super) use each_row;
+pub(in crate::kernels) use each_row;
 
 /// What many rows are multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
