@@ -310,7 +310,7 @@ pub struct OutputArgs {
     /// Replace the file if it exists
     #[arg(long)]
     pub force: bool,
-    /// Threads to use, one for each core at most; all cores if left out
+    /// Threads to use; all cores if left out
     #[arg(short, long, value_name = "N")]
     pub threads: Option<usize>,
     /// Print a summary as JSON

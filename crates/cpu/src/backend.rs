@@ -23,12 +23,12 @@ use crate::weights;
 /// How to set the backend up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads of the team; 0 takes as many as there are cores, and there are never more.
+    /// Threads of the team; 0 takes as many as there are cores.
     pub threads: usize,
     /// Instruction set; `None` takes the best one.
     pub isa: Option<Isa>,
-    /// Whether there are as many threads as were asked for, all in every step, and not only as many as pay: for
-    /// tests.
+    /// Whether there are as many threads as were asked for, all in every step, and not only as many as there are
+    /// cores and as a step is worth: for tests.
     pub every_thread: bool,
 }
 
@@ -197,7 +197,7 @@ impl Backend for CpuBackend {
             held.flatten().sum::<u64>() as usize
         };
         let efforts = (!self.every_thread).then(|| Efforts::of(&program, bytes));
-        let compiled = Compiled::new(program, kernels, vocabulary, efforts);
+        let compiled = Compiled::new(program, kernels, &roundings, vocabulary, efforts);
         self.bench.grow(self.team.size(), compiled.scratch())?;
         self.programs.push(compiled);
         Ok(ProgramId(self.programs.len() - 1))

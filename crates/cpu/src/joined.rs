@@ -33,7 +33,7 @@ fn can_round(op: &Op, cols: usize, to: Elem) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use mambo_kernel::{Phase, Place, Rows};
+    use mambo_kernel::{Epilogue, Phase, Place, Rows, SsmDims};
 
     use super::*;
 
@@ -52,12 +52,24 @@ mod tests {
         let (x, y, far) = (operand(0, Elem::F32), operand(4096, Elem::F32), operand(8192, Elem::Q8));
         let norm = call(Op::RmsNorm { eps: 0.0 }, x, y);
         let groups = |groups| call(Op::GatedGroupNorm { groups, eps: 0.0 }, x, y);
-        let round = |from, to| call(Op::Quantize(Elem::Q8), from, to);
+        let round = |from, to: Operand| call(Op::Quantize(to.elem), from, to);
+        let product = call(Op::Matmul { out: 64, epilogue: Epilogue::None }, x, y);
+        let experts = call(Op::MoeMatmul { experts: 2, top_k: 1, out: 64, epilogue: Epilogue::None }, x, y);
+        let dims = SsmDims { heads: 4, head_dim: 16, state: 8, groups: 2, taps: 4 };
+        let step = |dims| call(Op::SsmStep { dims, eps: 0.0 }, x, y);
+        let parts = operand(8192, Elem::BF16X2);
         for (calls, is_joined) in [
             (vec![norm.clone(), round(y, far)], true),
             (vec![groups(2), round(y, far)], true),
+            (vec![product.clone(), round(y, far)], true),
+            (vec![experts, round(y, far)], true),
+            (vec![step(dims), round(y, far)], true),
+            (vec![norm.clone(), round(y, parts)], true),
+            // Only rows are split in two parts.
+            (vec![product, round(y, parts)], false),
             // Half a block in each group.
             (vec![groups(4), round(y, far)], false),
+            (vec![step(SsmDims { groups: 4, ..dims }), round(y, far)], false),
             // Another member may still read this.
             (vec![norm.clone(), round(y, operand(128, Elem::Q8))], false),
             (vec![norm.clone(), round(x, far)], false),
@@ -74,7 +86,7 @@ mod tests {
                 arena_bytes: 1 << 14,
                 unpooled_bytes: 0,
             };
-            let want = if is_joined { Some(far) } else { None };
+            let want = is_joined.then(|| program.calls[1].outputs[0]);
             assert_eq!(roundings(&program), [want, None], "{:?}", program.calls);
         }
     }

@@ -5,8 +5,6 @@ use std::ops::Range;
 
 use mambo_kernel::{Call, OpKind, Operand, Place, Program};
 
-use crate::joined::roundings;
-
 /// Up to so many values one member is done before others could have joined in.
 const ALONE_VALUES: usize = 8192;
 /// Calls that are looked back over; after as many without a meeting there is one.
@@ -29,11 +27,11 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Finds out what a program's calls touch.
-    pub fn of(program: &Program) -> Order {
+    /// Finds out what a program's calls touch; some round their output, which the call after each would do.
+    pub fn of(program: &Program, roundings: &[Option<Operand>]) -> Order {
         let mut touched: Vec<_> = program.calls.iter().map(|call| Touched::by(call, program)).collect();
         let mut is_joined = vec![false; touched.len()];
-        for (i, rounding) in roundings(program).iter().enumerate() {
+        for (i, rounding) in roundings.iter().enumerate() {
             if rounding.is_some() {
                 let done = std::mem::take(&mut touched[i + 1]);
                 touched[i].join(done);
@@ -133,6 +131,7 @@ fn overlap(a: &[Range<usize>], b: &[Range<usize>]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::joined::roundings;
     use mambo_kernel::{Elem, Epilogue, Op, Phase, Rows};
 
     fn operand(offset: usize, cols: usize) -> Operand {
@@ -172,7 +171,7 @@ mod tests {
             arena_bytes: 6 * mib,
             unpooled_bytes: 0,
         };
-        let order = Order::of(&program);
+        let order = Order::of(&program, &roundings(&program));
         let mut turns = Vec::new();
         order.take_turns(&program, 1, 1, &mut turns);
         let meets: Vec<bool> = turns.iter().map(|turn| turn.meets).collect();
@@ -182,5 +181,37 @@ mod tests {
         let meets: Vec<bool> = turns.iter().map(|turn| turn.meets).collect();
         assert_eq!(meets, [false, true, false, false, true, true]);
         assert!(!turns[0].is_alone);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_rounding_that_is_done_with_its_norm() {
+        let mib = 1 << 20;
+        let rounded =
+            |from| Operand { elem: Elem::Q8, stride_bytes: Elem::Q8.row_bytes(16), ..operand(from, 16) };
+        let norm = |from, to| call(Op::RmsNorm { eps: 0.0 }, operand(from, 16), operand(to, 16));
+        let calls = vec![
+            norm(0, mib),
+            call(Op::Quantize(Elem::Q8), operand(mib, 16), rounded(2 * mib)),
+            call(Op::Matmul { out: 16, epilogue: Epilogue::None }, rounded(2 * mib), operand(3 * mib, 16)),
+        ];
+        let program = Program {
+            name: String::new(),
+            phase: Phase::Decode,
+            max_tokens: 1024,
+            max_wanted: 1,
+            calls,
+            weights: Vec::new(),
+            outputs: Vec::new(),
+            arena_bytes: 4 * mib,
+            unpooled_bytes: 0,
+        };
+        for (roundings, want) in
+            [(roundings(&program), [false, false, true]), (vec![None; 3], [false, true, true])]
+        {
+            let mut turns = Vec::new();
+            Order::of(&program, &roundings).take_turns(&program, 1024, 1, &mut turns);
+            let meets: Vec<bool> = turns.iter().map(|turn| turn.meets).collect();
+            assert_eq!(meets, want);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use mambo_kernel::{BackendError, CallTime, Program, StepInputs};
+use mambo_kernel::{BackendError, CallTime, Operand, Program, StepInputs};
 
 use crate::cache::Caches;
 use crate::check::StepNeeds;
@@ -37,13 +37,14 @@ impl Compiled {
     pub fn new(
         program: Program,
         kernels: Vec<Option<Box<dyn Kernel>>>,
+        roundings: &[Option<Operand>],
         vocabulary: usize,
         efforts: Option<Efforts>,
     ) -> Compiled {
         let needs = StepNeeds::of(&program, vocabulary);
         let counters = kernels.iter().map(|_| Default::default()).collect();
         let times = vec![CallTime::default(); kernels.len()];
-        let order = Order::of(&program);
+        let order = Order::of(&program, roundings);
         let turns = Vec::with_capacity(kernels.len());
         Compiled { program, kernels, needs, order, efforts, turns, counters, times }
     }

@@ -3,7 +3,7 @@
 //! With `alone` the seconds that one member needs, a step takes `alone / m + meetings · m · MEETING`, which is
 //! least at `sqrt(alone / (meetings · MEETING))`. It is flat there, so that rough numbers do.
 
-use mambo_kernel::{Call, Op, Program, Rows, StepInputs};
+use mambo_kernel::{Call, Op, Program, Rows, Segment, StepInputs};
 
 /// Bytes of weights, or of states, that a member streams in a second.
 const STREAMED: f64 = 10e9;
@@ -37,11 +37,11 @@ impl Efforts {
         Efforts(program.calls.iter().map(|call| Effort::of(call, bytes(call))).collect())
     }
 
-    /// Members out of `most` for a step with so many meetings.
+    /// Members out of `most` for a step with so many meetings between calls; the few within calls do not matter.
     pub fn members(&self, step: &StepInputs, meetings: usize, most: usize) -> usize {
         let (tokens, wanted) = (step.token_ids.len(), step.wanted.len());
-        let past: usize =
-            step.segments.iter().map(|s| s.rows as usize * (s.position + s.rows) as usize).sum();
+        let seen = |s: &Segment| s.rows as usize * (s.position as usize + s.rows as usize);
+        let past: usize = step.segments.iter().map(seen).sum();
         let alone: f64 = self.0.iter().map(|effort| effort.seconds(tokens, wanted, past)).sum();
         let best = (alone / (meetings.max(1) as f64 * MEETING)).sqrt();
         (best.round() as usize).clamp(1, most)
@@ -81,7 +81,7 @@ impl Effort {
 
 #[cfg(test)]
 mod tests {
-    use mambo_kernel::{Elem, Epilogue, Operand, Phase, Place, Segment};
+    use mambo_kernel::{Elem, Epilogue, Operand, Phase, Place};
 
     use super::*;
 

@@ -129,13 +129,19 @@ impl Bell {
         }
     }
 
+    /// Empties the list: who failed while he went to sleep has left his name.
+    fn forget(&self) {
+        self.lock().clear();
+        self.count.store(0, Ordering::SeqCst);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<(usize, Thread)>> {
         self.sleepers.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
 // SAFETY: `job` is written by the caller while no worker runs (`running` is zero) and read by workers
-// after they have seen the new epoch; it points to something that lives until all of them are done.
+// after they have seen the new number; it points to something that lives until all of them are done.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -162,6 +168,7 @@ impl Team {
             bell: Bell::new(spinning, LOOK_AGAIN),
             door: Bell::new(spinning, LOOK_FOR_JOB),
         });
+        assert!(size < EPOCH, "a team of {size}");
         let mut team = Team { shared, workers: Vec::new() };
         for member in 1..team.size() {
             let shared = Arc::clone(&team.shared);
@@ -196,6 +203,7 @@ impl Team {
         shared.bell.wait(0, || shared.running.load(Ordering::SeqCst) == 0);
         if shared.failed.swap(false, Ordering::Relaxed) {
             shared.arrived.store(0, Ordering::Relaxed);
+            shared.bell.forget();
             let failure = shared.failure.lock().unwrap_or_else(|e| e.into_inner()).take();
             resume_unwind(failure.unwrap_or_else(|| Box::new("a member of the thread team failed")));
         }
@@ -232,8 +240,8 @@ impl Meeting {
 impl Shared {
     /// Starts the next job of so many members.
     fn publish(&self, members: usize) {
-        let number = self.published.load(Ordering::Relaxed) / EPOCH;
-        self.published.store(number.wrapping_add(1) * EPOCH + members, Ordering::SeqCst);
+        let number = self.published.load(Ordering::Relaxed) / EPOCH + 1;
+        self.published.store(number.wrapping_mul(EPOCH) + members, Ordering::SeqCst);
         self.door.ring(members);
     }
 
@@ -250,7 +258,7 @@ impl Shared {
             return;
         }
         self.bell.wait(member, || {
-            if self.failed.load(Ordering::Relaxed) {
+            if self.failed.load(Ordering::SeqCst) {
                 std::panic::panic_any(Abandoned);
             }
             self.generation.load(Ordering::SeqCst) != generation
@@ -265,7 +273,8 @@ fn guard(shared: &Shared, share: impl FnOnce()) {
         if failure.is_none() && !panic.is::<Abandoned>() {
             *failure = Some(panic);
         }
-        shared.failed.store(true, Ordering::Relaxed);
+        shared.failed.store(true, Ordering::SeqCst);
+        shared.bell.ring(shared.size);
     }
 }
 
@@ -282,8 +291,9 @@ fn work(shared: &Shared, member: usize) {
             // SAFETY: as above.
             guard(shared, || unsafe { (*job)(member) });
         }
-        shared.running.fetch_sub(1, Ordering::SeqCst);
-        shared.bell.ring(1);
+        if shared.running.fetch_sub(1, Ordering::SeqCst) == 1 {
+            shared.bell.ring(1);
+        }
     }
 }
 
@@ -327,6 +337,7 @@ mod tests {
             let members = [1, 3, 4, 2][round % 4];
             // Long enough now and then that everyone has gone to sleep.
             std::thread::sleep(Duration::from_millis(if round % 100 == 99 { 5 } else { 0 }));
+            let begin = Instant::now();
             let (here, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
             team.run_some(members, &|member| {
                 most.fetch_max(member, Ordering::Relaxed);
@@ -335,6 +346,8 @@ mod tests {
                 assert_eq!(here.load(Ordering::Relaxed), members);
             });
             assert_eq!(most.into_inner(), members - 1);
+            // Who was not woken looks by himself, but late.
+            assert!(begin.elapsed() < LOOK_FOR_JOB, "{members} members in round {round}");
         }
     }
 
@@ -342,9 +355,9 @@ mod tests {
     fn a_panic_reaches_the_caller_and_the_team_lives_on() {
         let mut team = Team::new(3).unwrap();
         let meeting = team.meeting();
-        for culprit in 0..3 {
+        for (culprit, members) in [(0, 3), (1, 3), (2, 3), (0, 2), (1, 2), (0, 1)] {
             let result = catch_unwind(AssertUnwindSafe(|| {
-                team.run(&|member| {
+                team.run_some(members, &|member| {
                     assert_ne!(member, culprit, "this member fails");
                     meeting.barrier(member);
                 });

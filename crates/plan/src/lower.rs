@@ -189,12 +189,13 @@ impl<'a> Lowering<'a> {
             let types = format!("{value_type} -> {output}");
             self.no_kernel(&Op::Quantize(to), &label, types)
         })?;
-        // Whoever makes the value may round it as well, so what he reads must not be where that goes.
+        let inputs = vec![self.views[&value]];
+        // Whoever has just made the value may round it as well: what he reads must not be where that goes.
         let index = self.drafts.len();
-        for input in self.drafts.last().map(|draft| draft.inputs.clone()).unwrap_or_default() {
+        let maker = self.drafts.last().filter(|draft| draft.outputs == inputs);
+        for input in maker.map(|draft| draft.inputs.clone()).unwrap_or_default() {
             self.keep(input, index);
         }
-        let inputs = vec![self.views[&value]];
         let (op, outputs, weights) = (Op::Quantize(to), Vec::new(), Vec::new());
         let view =
             self.call(Draft { op, kernel, label, inputs, outputs, weights, cache: None }, &[output])[0];

@@ -97,16 +97,21 @@ impl Measured<'_> {
         time.total.as_secs_f64() / f64::from(time.runs.max(1))
     }
 
+    /// What a call had to do: nothing where it was not run while others were, because the call before does it in
+    /// cache.
     fn cost(&self, call: usize) -> CallCost {
+        let runs = |time: &CallTime| time.runs > 0;
+        if self.times.iter().any(runs) && !self.times.get(call).is_some_and(runs) {
+            return CallCost::default();
+        }
         self.costs.get(call).copied().unwrap_or_default()
     }
 
-    /// Sums some calls. What took no time was done by the call before, in cache, and moves no bytes of its own.
+    /// Sums some calls.
     fn sums(&self, calls: impl Iterator<Item = usize>) -> Sums {
         calls.fold(Sums::default(), |sums, i| {
-            let seconds = self.seconds(i);
-            let cost = if seconds > 0.0 { self.cost(i) } else { CallCost::default() };
-            Sums { calls: sums.calls + 1, seconds: sums.seconds + seconds, cost: sums.cost + cost }
+            let (seconds, cost) = (sums.seconds + self.seconds(i), sums.cost + self.cost(i));
+            Sums { calls: sums.calls + 1, seconds, cost }
         })
     }
 

@@ -162,7 +162,7 @@ fn measured_tables_read_like_this() {
     };
     expect![[r#"
         #    label                  kernel                           us  share       bytes     GB/s  GFLOP/s  of roof
-        0    embed                  fake:embed.table.f32              -      -       516 B        -        -       -
+        0    embed                  fake:embed.table.f32              -      -         0 B        -        -       -
         1    layers.0.norm          fake:rms_norm.row.f32           2.0   1.4%       768 B     0.38     0.13    3.8%
         2    layers.0.norm.q8       fake:quantize.row.f32           3.0   2.2%       344 B     0.11     0.04    1.1%
         3    layers.0.in_proj       fake:matmul.vec.q4_0            4.0   2.9%    12.7 KiB     3.26    10.37   32.6%

@@ -132,12 +132,19 @@ fn check(args: &BenchArgs) -> Result<()> {
 /// Steps that are decoded before it counts.
 const WARM_UP: usize = 4;
 
+/// Whether all rounds go on with the same sequences: deep ones take much longer to fill than to decode, and some
+/// tokens more do not matter to them.
+fn goes_on(args: &BenchArgs) -> bool {
+    args.depth > args.model.chunk && args.depth / 8 >= args.tokens.saturating_mul(args.repeats)
+}
+
 /// An engine with room for the largest measurement and no more.
 fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
     let sequences = args.batch.iter().copied().max().unwrap_or(1);
     // Sequences that are ready early go on decoding while the prompts of the others run.
     let waiting = sequences.saturating_mul(args.depth).div_ceil(args.model.chunk.max(1));
-    let rounds = args.tokens.saturating_mul(args.repeats).saturating_add(WARM_UP);
+    let rounds = if goes_on(args) { args.tokens.saturating_mul(args.repeats) } else { args.tokens };
+    let rounds = rounds.saturating_add(WARM_UP);
     let decoded = args.depth.saturating_add(rounds).saturating_add(waiting).saturating_add(2);
     let need = args.prompt.max(decoded).saturating_add(1);
     let mut flags = args.model.clone();
@@ -214,8 +221,7 @@ fn measure_decode(
     let mut rates = Vec::new();
     let mut sequences = Vec::new();
     for round in 0..=args.repeats {
-        // Deep sequences take much longer to fill than to decode, and some tokens more do not matter to them.
-        if round == 0 || args.depth <= args.model.chunk {
+        if round == 0 || !goes_on(args) {
             cancel_all(engine, &mut sequences);
             for _ in 0..batch {
                 let request = Request { prompt: ids.take(args.depth.max(1)), ..Default::default() };
@@ -235,7 +241,8 @@ fn measure_decode(
     }
     cancel_all(engine, &mut sequences);
     let (_, program) = engine.program_ids();
-    let cost = step_cost(engine, program, types, batch, batch, args.depth + args.tokens / 2);
+    let decoded = if goes_on(args) { args.tokens * args.repeats } else { args.tokens };
+    let cost = step_cost(engine, program, types, batch, batch, args.depth + decoded / 2);
     Ok(Measurement {
         name: format!("decode {} x {batch}", args.tokens),
         phase: "decode",

@@ -103,7 +103,7 @@ impl<'a, T: Stored> Block<'a, T> {
             for (v, key) in keys.chunks_exact(LANES * T::BYTES).enumerate() {
                 let key = T::load::<S>(key);
                 each_row!(Q, i, {
-                    // SAFETY: there are `n` channels of each query.
+                    // SAFETY: `c` is below `n`, and the queries were seen to have as many channels each.
                     let query = unsafe { *queries.get_unchecked(i * n + c) };
                     scores[i][v] = S::fma(key, S::splat(query), scores[i][v]);
                 });

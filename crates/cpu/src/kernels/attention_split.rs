@@ -13,9 +13,10 @@ use super::attention::{Attention, QUERIES, Queries};
 use super::attention_block::{Running, Total, finish};
 use crate::simd::Simd;
 
-/// Stretches of a query, and totals, that are held at once, for each member and at most: as many as keep all of
-/// them busy between two meetings.
+/// Stretches of a query, and totals, that are held at once for each member: as many as keep all busy between two
+/// meetings.
 const HELD: usize = 256;
+/// Most that are held.
 const MOST_HELD: usize = 4096;
 /// Items for each member that make splitting superfluous.
 const ENOUGH: usize = 4;

@@ -1,5 +1,5 @@
 //! `gated_group_norm`: `v = y·SiLU(z)`, then `rms_norm` of each group of channels, times a weight.
-//! An item is a group of a row; 12 bytes per value.
+//! An item is a group of a row, which it also rounds where that is wanted next; 12 bytes per value.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

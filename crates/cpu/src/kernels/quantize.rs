@@ -1,8 +1,8 @@
 //! `quantize`: f32 rows to 8-bit rows, per 32 values `scale = amax/127`, `code = round(x·127/amax)`, or to
 //! two bf16 for each value.
 //!
-//! An item is some blocks of a row. Bytes: 4 in and 1.375 or 4 out per value. Ops whose items are rows or groups
-//! of columns call the same functions for what they have just written (`joined.rs`).
+//! An item is some blocks of a row. Bytes: 4 in and 1.375 or 4 out per value. Products, and ops whose items are
+//! rows or groups of columns, call the same functions for what they have just written (`joined.rs`).
 #![allow(unsafe_code)]
 
 use mambo_kernel::{BF16X2_LEAST, Elem, Operand, Q8_BLOCK};

@@ -1,7 +1,8 @@
 //! `ssm_step`: `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of one token per sequence.
 //!
 //! An item is a group of a segment: its heads, its B and C and its norm need nothing of another group.
-//! It calls the same functions as the four ops, so it gives the same bits. Bytes: the state once
+//! It calls the same functions as the four ops, so it gives the same bits, and rounds the group where that is
+//! wanted next. Bytes: the state once
 //! (N elements per channel), the ring of the chunk so far, and 8 per column of the projection.
 #![allow(unsafe_code)]
 

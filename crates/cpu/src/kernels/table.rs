@@ -125,6 +125,12 @@ impl Ports<'_> {
     }
 }
 
+/// Ops whose kernels can round what they write.
+fn can_round(op: OpKind) -> bool {
+    use OpKind::{GatedGroupNorm, Matmul, MoeMatmul, RmsNorm, SsmStep};
+    matches!(op, RmsNorm | GatedGroupNorm | SsmStep | Matmul | MoeMatmul)
+}
+
 /// Binds a call to its kernel, and to the place of its rounded output if it rounds that too.
 pub(crate) fn prepare(
     isa: Isa,
@@ -132,6 +138,7 @@ pub(crate) fn prepare(
     rounded: Option<Operand>,
     w: &Ports,
 ) -> Result<Box<dyn Kernel>, BackendError> {
+    assert!(rounded.is_none() || can_round(call.op.kind()), "{} does not round", call.op.kind().name());
     let x = call.inputs[0];
     let out = call.outputs[0];
     let cols = x.cols;

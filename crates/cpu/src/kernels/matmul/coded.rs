@@ -131,15 +131,15 @@ pub(crate) fn start<S: Simd>(zero: i32, offset: i32) -> S::I {
     }
 }
 
-/// Where the sums of a tile's halves start, or twice the whole sum.
+/// Where the sums of a tile's halves start, or the whole sum alone.
 #[inline(always)]
 fn starts<S: Simd, C: Coded>(x: &Q8Block) -> [S::I; 2] {
     let all = start::<S>(C::zero::<S>(), x.offset);
-    if C::KIND == Kind::Halves {
-        let first = start::<S>(C::zero::<S>(), x.half_offset);
-        return [first, S::isub(all, first)];
+    if C::KIND != Kind::Halves {
+        return [all, S::isplat(0)];
     }
-    [all, all]
+    let first = start::<S>(C::zero::<S>(), x.half_offset);
+    [first, S::isub(all, first)]
 }
 
 /// The format of a type of codes.

@@ -11,7 +11,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::coded::{Kind, TILE, inner, start};
 use super::format::{PANEL_ROWS, each_row};
-use super::multiply::{Task, Unpack};
+use super::multiply::Unpack;
+use super::task::Task;
 use crate::isa::Vectorized;
 use crate::shared::Q8Block;
 use crate::simd::Simd;
@@ -100,8 +101,8 @@ impl ManyCodes<'_> {
                 while i < rows {
                     let x = |r: usize| &row(i + r)[stretch.clone()];
                     i += match (rows - i, count) {
-                        // Halves would need twice the sums.
-                        (6.., 2) if S::ROWS >= 8 && KINDS[KIND] != Kind::Halves => {
+                        // As few as possible are left alone. Halves would need twice the sums.
+                        (6 | 7 | 10.., 2) if S::ROWS >= 8 && KINDS[KIND] != Kind::Halves => {
                             let six = [x(0), x(1), x(2), x(3), x(4), x(5)];
                             group::<S, KIND, WIDE, 6, 2>([a, b], six, sums, (rows, i))
                         }

@@ -8,7 +8,8 @@
 use std::ops::Range;
 
 use super::format::{PANEL_ROWS, each_row};
-use super::multiply::{Task, Unpack};
+use super::multiply::Unpack;
+use super::task::Task;
 use crate::isa::Vectorized;
 use crate::simd::Simd;
 

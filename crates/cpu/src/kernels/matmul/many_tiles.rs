@@ -8,8 +8,9 @@ use std::ops::Range;
 
 use super::bf16::{GROUP, VECTOR};
 use super::format::{PANEL_ROWS, each_row};
-use super::multiply::{Task, TaskRows, Unpack};
+use super::multiply::Unpack;
 use super::pair_sums::{PairRow, Sums, TILE_PAIRS, TwoParts};
+use super::task::{Task, TaskRows};
 use super::tiles::{TILE_ROWS, Tiles};
 use crate::isa::Vectorized;
 use crate::simd::Simd;

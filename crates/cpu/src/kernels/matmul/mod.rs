@@ -26,6 +26,7 @@ mod q8_0;
 mod rare;
 mod round_output;
 mod steps;
+mod task;
 mod tiles;
 
 use std::sync::Arc;
@@ -41,7 +42,7 @@ use format::Format;
 pub(super) use format::each_row;
 use iq2_xxs::Iq2Xxs;
 use lines::{LineFormat, Nested, Single};
-pub(super) use multiply::{Multiplier, Room, RowCounts, Task, TaskRows, multiplier};
+pub(super) use multiply::{Multiplier, Room, RowCounts, multiplier};
 use nvfp4::Nvfp4;
 pub(crate) use pack::Packed;
 use plain::PlainFormat;
@@ -50,6 +51,7 @@ use q5_0::Q5_0;
 use q6_k::Q6K;
 use q8_0::Q8_0;
 use steps::{Iq4Nl, Iq4Xs, Mxfp4, StepFormat};
+pub(super) use task::{Task, TaskRows};
 
 use super::{Cx, Kernel, Scratch, ScratchNeed};
 use crate::isa::Isa;

@@ -2,12 +2,10 @@
 //!
 //! `matmul` and `moe_matmul` cut their work into tasks and hand them to the weight's [`Multiplier`], which
 //! is bound to its stored type and an instruction set once.
-#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use mambo_kernel::Epilogue;
 use mambo_tensor::DType;
 
 use super::bf16::Bf16Tiles;
@@ -16,13 +14,12 @@ use super::format::{Format, Many, PANEL_ROWS, Stretch};
 use super::many_codes::{self, ManyCodes};
 use super::many_floats::{self, ManyFloats};
 use super::many_tiles::{self, ManyTiles};
-use super::rare;
 use super::round_output::{BLOCK_PANELS, RoundOutput};
+use super::task::Task;
 use super::{Packed, WithFormat, goes_through_tiles, with_format};
 use crate::isa::{Isa, Vectorized, fetch_distance};
 use crate::kernels::{Cx, ScratchNeed};
-use crate::shared::View;
-use crate::simd::{Math, Simd};
+use crate::simd::Simd;
 
 /// From so many rows on it pays to unpack a panel into memory, and from so many where unpacking costs
 /// nothing.
@@ -37,47 +34,6 @@ const PANEL_BLOCK_BYTES: usize = 192 << 10;
 const FEW_ROWS: usize = 4;
 /// Panels of a task of many rows.
 const MANY_PANELS: usize = 8;
-
-/// One weight matrix against rows of the input.
-pub(in crate::kernels) struct Task<'a> {
-    pub weight: &'a Packed,
-    pub expert: usize,
-    pub panels: Range<usize>,
-    pub rows: TaskRows<'a>,
-    pub x: View<'a>,
-    pub residual: Option<View<'a>>,
-    pub out: View<'a>,
-    /// Where the rounded output goes.
-    pub rounded: Option<View<'a>>,
-    pub epilogue: Epilogue,
-}
-
-/// The rows of a task.
-pub(in crate::kernels) enum TaskRows<'a> {
-    /// Consecutive ones.
-    Range(Range<usize>),
-    /// Pairs of a token and a choice; inputs are one row for so many pairs.
-    Pairs { pairs: &'a [i32], per_input: usize },
-}
-
-impl TaskRows<'_> {
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        match self {
-            TaskRows::Range(range) => range.len(),
-            TaskRows::Pairs { pairs, .. } => pairs.len(),
-        }
-    }
-
-    /// The input and the output row of one of them.
-    #[inline(always)]
-    pub fn at(&self, i: usize) -> (usize, usize) {
-        match self {
-            TaskRows::Range(range) => (range.start + i, range.start + i),
-            TaskRows::Pairs { pairs, per_input } => (pairs[i] as usize / per_input, pairs[i] as usize),
-        }
-    }
-}
 
 /// Working memory of a task.
 pub(in crate::kernels) struct Room<'a> {
@@ -361,46 +317,5 @@ impl<F: Format> Few<'_, F> {
                 task.store::<S>(panel + n, i, y[n][r]);
             }
         }
-    }
-}
-
-impl Task<'_> {
-    /// Stores the sums `[panel][row]` of all products, a row's next to each other.
-    #[inline(always)]
-    pub fn store_all<S: Simd>(&self, panels: Range<usize>, sums: &[[f32; PANEL_ROWS]]) {
-        for i in 0..self.rows.len() {
-            for (panel, sum) in panels.clone().zip(sums[i..].iter().step_by(self.rows.len())) {
-                self.store::<S>(panel, i, S::load(sum));
-            }
-        }
-    }
-
-    /// Adds the products of weights that the panel does not hold.
-    #[inline(always)]
-    fn with_rare<S: Simd>(&self, panel: usize, row: usize, y: S::F) -> S::F {
-        let rare = self.weight.rare(self.expert, panel);
-        if rare.is_empty() {
-            return y;
-        }
-        let mut sums = [0.0; PANEL_ROWS];
-        S::store(y, &mut sums);
-        rare::add(rare, &mut sums, |column| self.x.value(row, column));
-        S::load(&sums)
-    }
-
-    /// Stores the products of a panel with row `i` of the task.
-    #[inline(always)]
-    pub fn store<S: Simd>(&self, panel: usize, i: usize, y: S::F) {
-        let row = self.rows.at(i).1;
-        let cols = panel * PANEL_ROWS..self.weight.out().min((panel + 1) * PANEL_ROWS);
-        let y = self.with_rare::<S>(panel, self.rows.at(i).0, y);
-        let y = S::mul(self.weight.scale::<S>(self.expert, panel), y);
-        let y = match (self.epilogue, &self.residual) {
-            (Epilogue::Relu2, _) => S::relu2(y),
-            (Epilogue::Residual, Some(residual)) => S::add(y, S::load_part(&residual.row(row)[cols.clone()])),
-            (Epilogue::None | Epilogue::Residual, _) => y,
-        };
-        // SAFETY: a panel and row belong to one task.
-        S::store_part(y, unsafe { self.out.cols_mut(row, cols) });
     }
 }

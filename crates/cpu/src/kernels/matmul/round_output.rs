@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::format::PANEL_ROWS;
-use super::multiply::Task;
+use super::task::Task;
 use crate::isa::Vectorized;
 use crate::kernels::quantize::round_blocks;
 use crate::shared::View;
