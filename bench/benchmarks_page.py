@@ -28,13 +28,12 @@ FLOORS = """
 - **bf16** weights are held in twelve bits without loss, so decode reads three quarters of the file. Activations stay
   f32: rounding them to bf16, as llama.cpp does, moves logits further than the golden files allow. A fma does 16
   products, so two Zen 4 cores can prefill nano-4b at 37 tokens/s at most; llama.cpp's rounded ones may reach 73.
-- **Decode at depth** reads 16 KB of keys and values per token of nano-4b's past, at 95 % of the plain loop on 16
-  cores (`cargo run --release -p mambo-cpu --example attention`).
+- **Decode at depth** reads 16 KB of keys and values per token of nano-4b's past, at 77 to 95 % of the plain loop
+  on 16 cores (`cargo run --release -p mambo-cpu --example attention`).
 - **Tile registers** (AMX) multiply bf16 weights with activations in two parts. For quantised weights they are not
-  used: scales make the sums leave a tile after every product. On 16 cores the loops we tried reach 4.5 to 6.7 T
-  operations/s that way, and 5.4 with dot products on six rows.
-- **Threads**: a step takes as many as it is worth. tiny-hybrid decodes with six of 16: more would wait longer for
-  each other than they save.
+  used: scales make the sums leave a tile after every product, which costs about what the tile saves.
+- **Threads**: a step takes as many as it is worth. tiny-hybrid decodes as fast with `mambo bench -t 6` as with
+  `-t 16` on 16 cores: more than six would wait longer for each other than they save.
 """
 
 
