@@ -144,6 +144,20 @@ mod tests {
         Call { op, kernel: 0, label: String::new(), inputs, outputs, weights: Vec::new(), cache: None }
     }
 
+    fn program(calls: Vec<Call>) -> Program {
+        Program {
+            name: String::new(),
+            phase: Phase::Decode,
+            max_tokens: 1024,
+            max_wanted: 1,
+            calls,
+            weights: Vec::new(),
+            outputs: Vec::new(),
+            arena_bytes: 8 << 20,
+            unpooled_bytes: 0,
+        }
+    }
+
     #[test]
     fn members_meet_where_memory_says_so() {
         let matmul = |from, to| {
@@ -160,17 +174,7 @@ mod tests {
             norm(4 * mib, 5 * mib),
             norm(5 * mib, mib),
         ];
-        let program = Program {
-            name: String::new(),
-            phase: Phase::Decode,
-            max_tokens: 1024,
-            max_wanted: 1,
-            calls,
-            weights: Vec::new(),
-            outputs: Vec::new(),
-            arena_bytes: 6 * mib,
-            unpooled_bytes: 0,
-        };
+        let program = program(calls);
         let order = Order::of(&program, &roundings(&program));
         let mut turns = Vec::new();
         order.take_turns(&program, 1, 1, &mut turns);
@@ -194,17 +198,7 @@ mod tests {
             call(Op::Quantize(Elem::Q8), operand(mib, 16), rounded(2 * mib)),
             call(Op::Matmul { out: 16, epilogue: Epilogue::None }, rounded(2 * mib), operand(3 * mib, 16)),
         ];
-        let program = Program {
-            name: String::new(),
-            phase: Phase::Decode,
-            max_tokens: 1024,
-            max_wanted: 1,
-            calls,
-            weights: Vec::new(),
-            outputs: Vec::new(),
-            arena_bytes: 4 * mib,
-            unpooled_bytes: 0,
-        };
+        let program = program(calls);
         for (roundings, want) in
             [(roundings(&program), [false, false, true]), (vec![None; 3], [false, true, true])]
         {

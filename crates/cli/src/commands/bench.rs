@@ -138,14 +138,22 @@ fn goes_on(args: &BenchArgs) -> bool {
     args.depth > args.model.chunk && args.depth / 8 >= args.tokens.saturating_mul(args.repeats)
 }
 
+/// Tokens that a sequence decodes while it counts.
+fn decoded_tokens(args: &BenchArgs) -> usize {
+    if goes_on(args) { args.tokens.saturating_mul(args.repeats) } else { args.tokens }
+}
+
 /// An engine with room for the largest measurement and no more.
 fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
     let sequences = args.batch.iter().copied().max().unwrap_or(1);
     // Sequences that are ready early go on decoding while the prompts of the others run.
     let waiting = sequences.saturating_mul(args.depth).div_ceil(args.model.chunk.max(1));
-    let rounds = if goes_on(args) { args.tokens.saturating_mul(args.repeats) } else { args.tokens };
-    let rounds = rounds.saturating_add(WARM_UP);
-    let decoded = args.depth.saturating_add(rounds).saturating_add(waiting).saturating_add(2);
+    let decoded = args
+        .depth
+        .saturating_add(decoded_tokens(args))
+        .saturating_add(WARM_UP)
+        .saturating_add(waiting)
+        .saturating_add(2);
     let need = args.prompt.max(decoded).saturating_add(1);
     let mut flags = args.model.clone();
     flags.context = Some(flags.context.unwrap_or(need));
@@ -241,8 +249,7 @@ fn measure_decode(
     }
     cancel_all(engine, &mut sequences);
     let (_, program) = engine.program_ids();
-    let decoded = if goes_on(args) { args.tokens * args.repeats } else { args.tokens };
-    let cost = step_cost(engine, program, types, batch, batch, args.depth + decoded / 2);
+    let cost = step_cost(engine, program, types, batch, batch, args.depth + decoded_tokens(args) / 2);
     Ok(Measurement {
         name: format!("decode {} x {batch}", args.tokens),
         phase: "decode",

@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 
 use mambo_kernel::PAGE_TOKENS;
 
-use super::matmul::each_row;
+use super::each_row::each_row;
 use crate::simd::{LANES, Math, Simd, part, part_mut, vectors};
 use crate::stored::Stored;
 

@@ -9,6 +9,7 @@ mod attention;
 mod attention_block;
 mod attention_split;
 mod copy;
+mod each_row;
 mod embed;
 mod gated_group_norm;
 mod kv_page;

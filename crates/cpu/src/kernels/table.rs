@@ -125,8 +125,8 @@ impl Ports<'_> {
     }
 }
 
-/// Ops whose kernels can round what they write.
-fn can_round(op: OpKind) -> bool {
+/// Ops whose kernels have a place for the rounded output: a call that `joined.rs` skips must not be lost here.
+fn takes_rounding(op: OpKind) -> bool {
     use OpKind::{GatedGroupNorm, Matmul, MoeMatmul, RmsNorm, SsmStep};
     matches!(op, RmsNorm | GatedGroupNorm | SsmStep | Matmul | MoeMatmul)
 }
@@ -138,7 +138,7 @@ pub(crate) fn prepare(
     rounded: Option<Operand>,
     w: &Ports,
 ) -> Result<Box<dyn Kernel>, BackendError> {
-    assert!(rounded.is_none() || can_round(call.op.kind()), "{} does not round", call.op.kind().name());
+    assert!(rounded.is_none() || takes_rounding(call.op.kind()), "{} does not round", call.op.kind().name());
     let x = call.inputs[0];
     let out = call.outputs[0];
     let cols = x.cols;

@@ -8,7 +8,8 @@
 use mambo_tensor::{Affine, DType, decode_row};
 
 use super::coded::TILE;
-use super::format::{Format, Many, PANEL_ROWS, each_row};
+use super::format::{Format, Many, PANEL_ROWS};
+use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
 

@@ -11,9 +11,10 @@
 use mambo_kernel::BF16X2_LEAST;
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, PANEL_ROWS, Stretch, each_row, fetch_ahead};
+use super::format::{Format, Many, PANEL_ROWS, Stretch, fetch_ahead};
 use super::pair_sums::{PairRow, Sums, TILE_PAIRS, TwoParts};
 use super::rare::Rare;
+use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
 

@@ -10,8 +10,9 @@ use std::marker::PhantomData;
 
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, Stretch, each_row, fetch_ahead};
+use super::format::{Format, Many, Stretch, fetch_ahead};
 use super::many_codes::UnpackedTile;
+use crate::kernels::each_row::each_row;
 use crate::shared::{Q8Block, View};
 use crate::simd::Simd;
 

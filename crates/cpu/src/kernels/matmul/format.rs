@@ -16,21 +16,6 @@ use crate::simd::Simd;
 /// Output rows of a panel.
 pub(crate) const PANEL_ROWS: usize = 16;
 
-/// Runs a body for every row below a constant count of at most eight. The body is written out for each
-/// row, so that accumulators are registers and not an array in memory.
-macro_rules! each_row {
-    ($rows:ident, $r:ident, $body:block) => {
-        each_row!(@ $rows, $r, $body, 0 1 2 3 4 5 6 7)
-    };
-    (@ $rows:ident, $r:ident, $body:block, $($i:literal)*) => {
-        $(if $rows > $i {
-            let $r: usize = $i;
-            $body
-        })*
-    };
-}
-pub(in crate::kernels) use each_row;
-
 /// What many rows are multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Many {

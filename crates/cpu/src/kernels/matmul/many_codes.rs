@@ -10,10 +10,11 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 
 use super::coded::{Kind, TILE, inner, start};
-use super::format::{PANEL_ROWS, each_row};
+use super::format::PANEL_ROWS;
 use super::multiply::Unpack;
 use super::task::Task;
 use crate::isa::Vectorized;
+use crate::kernels::each_row::each_row;
 use crate::shared::Q8Block;
 use crate::simd::Simd;
 

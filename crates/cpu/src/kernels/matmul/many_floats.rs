@@ -7,10 +7,11 @@
 
 use std::ops::Range;
 
-use super::format::{PANEL_ROWS, each_row};
+use super::format::PANEL_ROWS;
 use super::multiply::Unpack;
 use super::task::Task;
 use crate::isa::Vectorized;
+use crate::kernels::each_row::each_row;
 use crate::simd::Simd;
 
 /// Columns of a stretch: every stored block divides it, and two panels' are about the first cache.

@@ -7,12 +7,13 @@
 use std::ops::Range;
 
 use super::bf16::{GROUP, VECTOR};
-use super::format::{PANEL_ROWS, each_row};
+use super::format::PANEL_ROWS;
 use super::multiply::Unpack;
 use super::pair_sums::{PairRow, Sums, TILE_PAIRS, TwoParts};
 use super::task::{Task, TaskRows};
 use super::tiles::{TILE_ROWS, Tiles};
 use crate::isa::Vectorized;
+use crate::kernels::each_row::each_row;
 use crate::simd::Simd;
 
 /// Tiles of a stretch: two panels' stretches and some rows' share the first cache.

@@ -39,7 +39,6 @@ use bf16::Bf16Format;
 use coded::CodedFormat;
 use decoded::Decoded;
 use format::Format;
-pub(super) use format::each_row;
 use iq2_xxs::Iq2Xxs;
 use lines::{LineFormat, Nested, Single};
 pub(super) use multiply::{Multiplier, Room, RowCounts, multiplier};

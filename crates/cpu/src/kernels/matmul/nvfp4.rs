@@ -8,7 +8,8 @@
 
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, PANEL_ROWS, each_row, fetch_ahead};
+use super::format::{Format, Many, PANEL_ROWS, fetch_ahead};
+use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
 use crate::stored::widen_e4m3;

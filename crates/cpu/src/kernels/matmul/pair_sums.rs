@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::format::each_row;
+use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
 

@@ -8,7 +8,8 @@ use std::marker::PhantomData;
 
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, PANEL_ROWS, Stretch, each_row};
+use super::format::{Format, Many, PANEL_ROWS, Stretch};
+use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
 use crate::stored::Stored;
