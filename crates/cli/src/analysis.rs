@@ -2,7 +2,7 @@
 //! to move.
 
 use anyhow::Result;
-use mambo_engine::{Engine, Event, Request};
+use mambo_engine::Engine;
 use mambo_kernel::{CallTime, ProgramId};
 use mambo_plan::{CallCost, CostContext, Kernels, Measured, layer_kinds, program_cost};
 use serde_json::{Value, json};
@@ -12,11 +12,25 @@ use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
 use crate::machine;
 use crate::model::{EngineUse, Model};
+use crate::workload::{RandomIds, cancel_all, start, start_prompt, started_tokens};
 
 /// Decode steps that are timed.
 const DECODE_STEPS: usize = 32;
+/// Decode steps before them, which warm caches and page tables up.
+const WARM_UP: usize = 4;
 /// Prompts that are timed.
 const PROMPTS: usize = 3;
+
+/// What to run.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    /// Prompts, not decoding.
+    pub prefill: bool,
+    /// Tokens of a step: of a prompt, or one of each sequence.
+    pub tokens: usize,
+    /// Tokens that are there before.
+    pub depth: usize,
+}
 
 /// A program that ran.
 pub struct Analysis {
@@ -26,35 +40,41 @@ pub struct Analysis {
     times: Vec<CallTime>,
     bandwidth: f64,
     name: String,
-    /// Tokens of one step.
-    tokens: usize,
+    asked: Asked,
 }
 
-/// Loads the model and measures a prefill of `tokens` tokens or the decoding of `tokens` sequences.
-pub fn measure(args: &ModelArgs, prefill: bool, tokens: usize) -> Result<Analysis> {
+/// Loads the model and measures steps of a program.
+pub fn measure(args: &ModelArgs, mut asked: Asked) -> Result<Analysis> {
+    let Asked { prefill, tokens, .. } = asked;
     let model = Model::open(args)?;
-    let sequences = if prefill { 1 } else { tokens };
-    let room = if prefill { tokens.saturating_add(1) } else { 2 * DECODE_STEPS + 2 };
     let mut flags = args.clone();
-    flags.context = Some(flags.context.unwrap_or(room).max(room));
     if prefill {
+        // All steps before are as long as the ones that are timed.
         flags.chunk = tokens;
+        asked.depth = asked.depth.next_multiple_of(tokens);
     }
+    let sequences = if prefill { 1 } else { tokens };
+    let room = if prefill {
+        asked.depth.saturating_add(tokens).saturating_add(1)
+    } else {
+        started_tokens(sequences, asked.depth, flags.chunk).saturating_add(WARM_UP + DECODE_STEPS + 1)
+    };
+    flags.context = Some(flags.context.unwrap_or(room).max(room));
     let mut engine = model.engine(&flags, EngineUse { sequences, ..EngineUse::default() })?;
-    let vocab = model.spec.vocab;
     let program = if prefill { engine.program_ids().0 } else { engine.program_ids().1 };
-    // The first run warms caches and page tables up.
-    run(&mut engine, vocab, prefill, tokens, 1)?;
-    engine.backend_mut().set_profiling(true);
-    run(&mut engine, vocab, prefill, tokens, if prefill { PROMPTS } else { DECODE_STEPS })?;
-    engine.backend_mut().set_profiling(false);
+    let mut ids = RandomIds::below(model.spec.vocab);
+    if prefill {
+        time_prompts(&mut engine, &mut ids, asked)?;
+    } else {
+        time_decoding(&mut engine, &mut ids, asked)?;
+    }
     let times = engine.backend().call_times(program);
     let weights = model.weights()?;
     let context = CostContext {
         tokens,
         wanted: sequences,
         segments: sequences,
-        depth: if prefill { 0 } else { DECODE_STEPS / 2 },
+        depth: if prefill { asked.depth } else { asked.depth + DECODE_STEPS / 2 },
         kv_types: engine.config().kv_types,
         state_elem: engine.config().state_elem,
         weight_bytes: &|key| {
@@ -64,29 +84,43 @@ pub fn measure(args: &ModelArgs, prefill: bool, tokens: usize) -> Result<Analysi
     };
     let costs = program_cost(engine.backend().program(program), &context);
     let bandwidth = read_bandwidth(args.threads.unwrap_or_else(machine::cores))?;
-    Ok(Analysis { costs, times, bandwidth, name: model.name().to_owned(), tokens, program, engine })
+    Ok(Analysis { costs, times, bandwidth, name: model.name().to_owned(), asked, program, engine })
 }
 
-/// Decodes so many steps with all sequences, or prefills so many prompts.
-fn run(engine: &mut Engine, vocab: usize, prefill: bool, tokens: usize, times: usize) -> Result<()> {
-    let (prompt_len, sequences) = if prefill { (tokens, 1) } else { (1, tokens) };
-    let rounds = if prefill { times } else { 1 };
-    for round in 0..rounds {
-        let mut ids = Vec::new();
-        for s in 0..sequences {
-            let prompt = (0..prompt_len).map(|i| ((i * 7919 + s * 104_729 + round) % vocab) as u32).collect();
-            ids.push(engine.submit(Request { prompt, ..Default::default() })?);
-        }
-        let steps = if prefill { 1 } else { times };
-        let mut done = 0;
-        while done < steps {
-            let events = engine.step()?;
-            done += usize::from(events.iter().any(|e| matches!(e, Event::Token { .. })));
-        }
-        for id in ids {
-            engine.cancel(id);
-        }
+/// Runs so many steps and times every call of them.
+fn time_steps(engine: &mut Engine, steps: usize) -> Result<()> {
+    engine.backend_mut().set_profiling(true);
+    for _ in 0..steps {
+        engine.step()?;
     }
+    engine.backend_mut().set_profiling(false);
+    Ok(())
+}
+
+/// Times the last step of prompts.
+fn time_prompts(engine: &mut Engine, ids: &mut RandomIds, asked: Asked) -> Result<()> {
+    // A long past takes time to read, and warms caches and page tables up as a first prompt does.
+    let prompts = if asked.depth > 0 { 1 } else { 1 + PROMPTS };
+    for prompt in 0..prompts {
+        let id = start_prompt(engine, ids, asked.depth, asked.tokens)?;
+        if asked.depth > 0 || prompt > 0 {
+            time_steps(engine, 1)?;
+        } else {
+            engine.step()?;
+        }
+        engine.cancel(id);
+    }
+    Ok(())
+}
+
+/// Times steps that decode all sequences.
+fn time_decoding(engine: &mut Engine, ids: &mut RandomIds, asked: Asked) -> Result<()> {
+    let mut sequences = start(engine, ids, asked.tokens, asked.depth)?;
+    for _ in 0..WARM_UP {
+        engine.step()?;
+    }
+    time_steps(engine, DECODE_STEPS)?;
+    cancel_all(engine, &mut sequences);
     Ok(())
 }
 
@@ -117,15 +151,17 @@ impl Analysis {
         let program = measured.program;
         let runs = self.times.first().map_or(0, |t| t.runs);
         let step = self.step_seconds();
+        let depth = self.asked.depth;
+        let after = if depth > 0 { format!(" after {depth}") } else { String::new() };
         format!(
-            "{}: {} of {} on {}, {}\n{:.3} ms per step in kernels, {:.1} tok/s; roof: {:.1} GB/s read\n\n{}\n{}\n{}",
+            "{}: {} of {}{after} on {}, {}\n{:.3} ms per step in kernels, {:.1} tok/s; roof: {:.1} GB/s read\n\n{}\n{}\n{}",
             self.name,
             program.phase.name(),
-            counted(self.tokens, "token"),
+            counted(self.asked.tokens, "token"),
             measured.kernels.backend,
             counted(runs as usize, "run"),
             step * 1e3,
-            self.tokens as f64 / step.max(1e-12),
+            self.asked.tokens as f64 / step.max(1e-12),
             self.bandwidth / 1e9,
             measured.by_layer_kind(),
             measured.by_op(),
@@ -159,10 +195,11 @@ impl Analysis {
             "model": self.name,
             "backend": measured.kernels.backend,
             "phase": program.phase.name(),
-            "tokens": self.tokens,
+            "tokens": self.asked.tokens,
+            "depth": self.asked.depth,
             "runs": self.times.first().map_or(0, |t| t.runs),
             "step_seconds": step,
-            "tokens_per_second": self.tokens as f64 / step.max(1e-12),
+            "tokens_per_second": self.asked.tokens as f64 / step.max(1e-12),
             "bandwidth_bytes_per_second": self.bandwidth,
             "calls": (0..program.calls.len()).map(call).collect::<Vec<_>>(),
         })

@@ -20,6 +20,7 @@ mod quality;
 mod reply;
 mod synth;
 mod terminal;
+mod workload;
 
 use std::process::ExitCode;
 

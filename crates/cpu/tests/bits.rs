@@ -253,8 +253,10 @@ fn step_mixer(backend: &mut CpuBackend, id: ProgramId, slot: u32, position: usiz
 fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
     let width = DIMS.in_proj();
     let x = Rng(3).normals(TOKENS * width, 1.0);
-    for (isa, elem) in Isa::available().into_iter().flat_map(|isa| StateElem::ALL.map(|elem| (isa, elem))) {
-        let mut backend = backend(isa, 2);
+    // Five members take the three groups apart.
+    let cases = |isa| StateElem::ALL.into_iter().flat_map(move |elem| [2, 5].map(|threads| (isa, elem, threads)));
+    for (isa, elem, threads) in Isa::available().into_iter().flat_map(cases) {
+        let mut backend = backend(isa, threads);
         mixer_caches(&mut backend, elem);
         let (parts, fused) = mixer_programs(&mut backend);
         let want = step_mixer(&mut backend, parts, 0, 0, &x);
@@ -267,12 +269,12 @@ fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
             }
             got.extend(step_mixer(&mut backend, fused, 1, t, &x[t * width..(t + 1) * width]));
         }
-        assert!(got == want, "{isa}, {}: the fused step differs", elem.name());
+        assert!(got == want, "{isa} x{threads}, {}: the fused step differs", elem.name());
         // Twenty tokens back and on again: the slot keeps the previous chunk.
         let again = step_mixer(&mut backend, parts, 1, TOKENS - 20, &x[(TOKENS - 20) * width..]);
         assert!(
             again == want[(TOKENS - 20) * DIMS.inner()..],
-            "{isa}, {}: rolling back differs",
+            "{isa} x{threads}, {}: rolling back differs",
             elem.name()
         );
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use mambo_engine::{Engine, Event, Request, SequenceId, human_bytes};
+use mambo_engine::{Engine, Event, Request, human_bytes};
 use mambo_kernel::ProgramId;
 use mambo_plan::{CallCost, CostContext, program_cost};
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use crate::described::{Described, TypeTable};
 use crate::machine;
 use crate::model::{EngineUse, Model};
 use crate::terminal::{put, put_json};
+use crate::workload::{RandomIds, cancel_all, start, started_tokens};
 
 /// `mambo bench`
 #[derive(Args)]
@@ -54,23 +55,6 @@ struct Measurement {
     bytes_per_token: f64,
 }
 
-/// What a prompt is made of: ids that nothing can predict, the same in every run.
-struct RandomIds {
-    state: u64,
-    vocab: u64,
-}
-
-impl RandomIds {
-    fn take(&mut self, count: usize) -> Vec<u32> {
-        let mut next = || {
-            self.state =
-                self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            ((self.state >> 33) % self.vocab) as u32
-        };
-        (0..count).map(|_| next()).collect()
-    }
-}
-
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
     check(args)?;
@@ -80,7 +64,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let start = Instant::now();
     let (mut engine, threads) = load(args, &model)?;
     let load_seconds = start.elapsed().as_secs_f64();
-    let mut ids = RandomIds { state: 1, vocab: model.spec.vocab as u64 };
+    let mut ids = RandomIds::below(model.spec.vocab);
     let mut found = Vec::new();
     if args.prompt > 0 {
         found.push(measure_prefill(args, &mut engine, &mut ids, &types)?);
@@ -146,14 +130,9 @@ fn decoded_tokens(args: &BenchArgs) -> usize {
 /// An engine with room for the largest measurement and no more.
 fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
     let sequences = args.batch.iter().copied().max().unwrap_or(1);
-    // Sequences that are ready early go on decoding while the prompts of the others run.
-    let waiting = sequences.saturating_mul(args.depth).div_ceil(args.model.chunk.max(1));
-    let decoded = args
-        .depth
+    let decoded = started_tokens(sequences, args.depth, args.model.chunk)
         .saturating_add(decoded_tokens(args))
-        .saturating_add(WARM_UP)
-        .saturating_add(waiting)
-        .saturating_add(2);
+        .saturating_add(WARM_UP);
     let need = args.prompt.max(decoded).saturating_add(1);
     let mut flags = args.model.clone();
     flags.context = Some(flags.context.unwrap_or(need));
@@ -163,19 +142,6 @@ fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
     let usage = EngineUse { sequences, ..EngineUse::default() };
     let threads = args.model.threads.unwrap_or(usize::MAX).min(machine::cores());
     Ok((model.engine(&flags, usage)?, threads))
-}
-
-/// Runs until so many sequences have their first token.
-fn run_until(engine: &mut Engine, sequences: usize) -> Result<()> {
-    let mut started = std::collections::HashSet::new();
-    while started.len() < sequences {
-        for event in engine.step()? {
-            if let Event::Token { id, .. } = event {
-                started.insert(id);
-            }
-        }
-    }
-    Ok(())
 }
 
 fn measure_prefill(
@@ -189,7 +155,7 @@ fn measure_prefill(
         let request = Request { prompt: ids.take(args.prompt), max_tokens: Some(1), ..Default::default() };
         let start = Instant::now();
         let id = engine.submit(request)?;
-        run_until(engine, 1)?;
+        while !engine.step()?.iter().any(|e| matches!(e, Event::Token { .. })) {}
         // The first round warms caches and page tables up and does not count.
         if round > 0 {
             rates.push(args.prompt as f64 / start.elapsed().as_secs_f64());
@@ -213,12 +179,6 @@ fn measure_prefill(
     })
 }
 
-fn cancel_all(engine: &mut Engine, sequences: &mut Vec<SequenceId>) {
-    for id in sequences.drain(..) {
-        engine.cancel(id);
-    }
-}
-
 fn measure_decode(
     args: &BenchArgs,
     batch: usize,
@@ -231,20 +191,16 @@ fn measure_decode(
     for round in 0..=args.repeats {
         if round == 0 || !goes_on(args) {
             cancel_all(engine, &mut sequences);
-            for _ in 0..batch {
-                let request = Request { prompt: ids.take(args.depth.max(1)), ..Default::default() };
-                sequences.push(engine.submit(request)?);
-            }
-            run_until(engine, batch)?;
+            sequences = start(engine, ids, batch, args.depth)?;
         }
         let steps = if round == 0 { WARM_UP } else { args.tokens };
-        let start = Instant::now();
+        let begin = Instant::now();
         let mut tokens = 0;
         for _ in 0..steps {
             tokens += engine.step()?.iter().filter(|e| matches!(e, Event::Token { .. })).count();
         }
         if round > 0 {
-            rates.push(tokens as f64 / start.elapsed().as_secs_f64());
+            rates.push(tokens as f64 / begin.elapsed().as_secs_f64());
         }
     }
     cancel_all(engine, &mut sequences);

@@ -10,7 +10,7 @@ use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
 use mambo_tensor::DType;
 use serde_json::{Value, json};
 
-use crate::analysis;
+use crate::analysis::{self, Asked};
 use crate::args::ModelArgs;
 use crate::described::{Described, TypeTable};
 use crate::model;
@@ -43,6 +43,9 @@ pub struct ExplainArgs {
     /// Load the model, run the program and print measured times beside bytes and bandwidth
     #[arg(long)]
     pub analyze: bool,
+    /// With --analyze: tokens each sequence holds before; in prefill a multiple of a step's
+    #[arg(short, long, value_name = "N", requires = "analyze")]
+    pub depth: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -235,7 +238,11 @@ fn analyze(args: &ExplainArgs) -> Result<()> {
         PhaseName::Prefill => true,
         PhaseName::Verify => bail!("--analyze measures decode and prefill; choose one with --phase"),
     };
-    let analysis = analysis::measure(&args.model, prefill, tokens)?;
+    let depth = args.depth.unwrap_or(0);
+    if depth > ModelSpec::MAX_CONTEXT {
+        bail!("--depth {depth} is more than the {} tokens this engine allows", ModelSpec::MAX_CONTEXT);
+    }
+    let analysis = analysis::measure(&args.model, Asked { prefill, tokens, depth })?;
     if args.json {
         put_json(&analysis.to_json())?;
     } else {

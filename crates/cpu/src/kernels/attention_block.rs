@@ -15,8 +15,6 @@ use crate::stored::Stored;
 
 /// Queries that share loads.
 pub(super) const SHARED: usize = 4;
-/// Channels after which more of the next page is requested.
-const FETCHED: usize = 8;
 /// Vectors of positions in a key block.
 const KEY_VECTORS: usize = PAGE_TOKENS / LANES;
 
@@ -90,16 +88,9 @@ impl<'a, T: Stored> Block<'a, T> {
         let n = self.head_dim;
         assert!(queries.len() >= Q * n, "a row of each query");
         let mut scores = [[S::zero(); KEY_VECTORS]; Q];
-        // Requests for the next page are spread over this one.
-        let ahead = self.next.map(|next| (next.len() * FETCHED).div_ceil(n.max(1)));
+        let ahead = self.next[0].len().div_ceil(n.max(1));
         for (c, keys) in self.keys.chunks_exact(PAGE_TOKENS * T::BYTES).take(n).enumerate() {
-            if c % FETCHED == 0 {
-                for (next, ahead) in self.next.iter().zip(ahead) {
-                    for line in (0..ahead).step_by(64) {
-                        S::prefetch(next, c / FETCHED * ahead + line);
-                    }
-                }
-            }
+            fetch_part::<S>(self.next[0], c, ahead);
             for (v, key) in keys.chunks_exact(LANES * T::BYTES).enumerate() {
                 let key = T::load::<S>(key);
                 each_row!(Q, i, {
@@ -138,7 +129,9 @@ impl<'a, T: Stored> Block<'a, T> {
                 acc[i][v] = S::mul(S::splat(kept[i]), S::load_part(part(sums, v)));
             }
         });
+        let ahead = (self.next[1].len() * width).div_ceil(n * PAGE_TOKENS);
         for t in 0..common {
+            fetch_part::<S>(self.next[1], c / width * PAGE_TOKENS + t, ahead);
             let values = self.values_of(t, c, width);
             for v in 0..V {
                 let value = T::load_part::<S>(stored_part::<T>(values, v));
@@ -164,6 +157,15 @@ impl<'a, T: Stored> Block<'a, T> {
                 }
             }
         }
+    }
+}
+
+/// Requests the `i`th part of the next page's keys or values, so many bytes. A core can wait for few lines at a
+/// time: requests that are spread evenly over all of a page's work keep memory busy, bursts of them do not.
+#[inline(always)]
+fn fetch_part<S: Simd>(next: &[u8], i: usize, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        S::prefetch(next, i * bytes + line);
     }
 }
 

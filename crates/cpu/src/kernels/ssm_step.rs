@@ -1,13 +1,15 @@
 //! `ssm_step`: `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of one token per sequence.
 //!
-//! An item is a group of a segment: its heads, its B and C and its norm need nothing of another group.
-//! It calls the same functions as the four ops, so it gives the same bits, and rounds the group where that is
-//! wanted next. Bytes: the state once
-//! (N elements per channel), the ring of the chunk so far, and 8 per column of the projection.
+//! An item is a group of a segment: its heads, its B and C and its norm need nothing of another group. Where there
+//! are fewer groups than members, an item is a part of a group's heads, and whoever is the last of a group goes on
+//! with the norm and with what the others had to read before. It calls the same functions as the four ops, so it
+//! gives the same bits, and rounds the group where that is wanted next. Bytes: the state once (N elements per
+//! channel), the ring of the chunk so far, and 8 per column of the projection.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mambo_kernel::{Operand, SSM_CHUNK, Segment, SsmDims};
 
@@ -19,6 +21,9 @@ use super::ssm_head::{Chunk, chunk_floats};
 use super::ssm_scan::SlotPart;
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::simd::Simd;
+
+/// Most groups of a step that are taken apart.
+pub(super) const APART: usize = 64;
 
 pub(crate) struct SsmStep {
     pub x: Operand,
@@ -33,87 +38,148 @@ pub(crate) struct SsmStep {
     pub dims: SsmDims,
     pub eps: f32,
     pub layer: usize,
+    /// Parts of each group that are done.
+    pub done: Box<[AtomicUsize; APART]>,
+}
+
+/// A group of a row, or a part of its heads.
+#[derive(Clone)]
+struct Group<'a> {
+    row: usize,
+    position: usize,
+    slot: SlotPart<'a>,
+    heads: Range<usize>,
+    channels: Range<usize>,
+    /// Columns among all groups' B, and C.
+    state: Range<usize>,
+}
+
+impl<'a> Group<'a> {
+    fn new(step: &SsmStep, cx: &'a Cx, segment: &Segment, index: usize) -> Self {
+        let dims = step.dims;
+        let count = dims.heads / dims.groups;
+        Group {
+            row: segment.first_row as usize,
+            position: segment.position as usize,
+            slot: SlotPart::new(cx, segment, step.layer),
+            heads: index * count..(index + 1) * count,
+            channels: index * count * dims.head_dim..(index + 1) * count * dims.head_dim,
+            state: index * dims.state..(index + 1) * dims.state,
+        }
+    }
+
+    /// One of so many parts.
+    fn part(&self, index: usize, parts: usize) -> Self {
+        let (count, head_dim) = (self.heads.len(), self.channels.len() / self.heads.len());
+        let first = self.heads.start;
+        let heads = first + count * index / parts..first + count * (index + 1) / parts;
+        let channels = heads.start * head_dim..heads.end * head_dim;
+        Group { heads, channels, ..self.clone() }
+    }
+
+    /// Where its B and C are in xBC.
+    fn b_and_c(&self, dims: &SsmDims) -> [Range<usize>; 2] {
+        let starts = [dims.inner(), dims.inner() + dims.group_state()];
+        starts.map(|at| at + self.state.start..at + self.state.end)
+    }
+
+    fn conv_ring(&self) -> ConvRing<'a> {
+        let SlotPart { caches, slot, layer, layout } = self.slot;
+        ConvRing { caches, slot, layer, layout }
+    }
 }
 
 impl SsmStep {
-    /// Convolves a range of channels of the row's xBC and stores its raw column.
+    /// Convolves a range of channels of a row's xBC.
+    ///
+    /// # Safety
+    /// No member writes those channels of the ring now.
     #[inline(always)]
-    fn convolve<S: Simd>(
-        &self,
-        part: &SlotPart,
-        position: usize,
-        xbc: &[f32],
-        at: Range<usize>,
-        out: &mut [f32],
-    ) {
-        let SlotPart { caches, slot, layer, layout } = *part;
-        let ring = ConvRing { caches, slot, layer, layout };
-        let taps = self.dims.taps;
-        let raw = &xbc[at.clone()];
+    unsafe fn convolve<S: Simd>(&self, group: &Group, xbc: &[f32], at: Range<usize>, out: &mut [f32]) {
+        let (ring, taps) = (group.conv_ring(), self.dims.taps);
         let mut columns = [&[][..]; MAX_TAPS];
         for (k, column) in columns[..taps - 1].iter_mut().enumerate() {
-            if let Some(p) = (position + k + 1).checked_sub(taps) {
-                // SAFETY: these channels belong to this item, which stores the new column below.
+            if let Some(p) = (group.position + k + 1).checked_sub(taps) {
+                // SAFETY: the caller vouches for it.
                 *column = unsafe { ring.column(p, &at) };
             }
         }
-        columns[taps - 1] = raw;
-        self.filter.apply::<S>(&columns[..taps], at.clone(), out);
-        // SAFETY: as above; the old columns have been read.
-        unsafe { ring.store(position, &at, raw) };
+        columns[taps - 1] = &xbc[at.clone()];
+        self.filter.apply::<S>(&columns[..taps], at, out);
     }
 
+    /// Computes a part of a group: its outputs before the norm, its states, and its own columns of the rings. B of
+    /// the group is left in `own_b`.
     #[inline(always)]
-    fn group<S: Simd>(&self, cx: &Cx, segment: &Segment, group: usize, floats: &mut [f32]) {
+    fn scan<S: Simd>(&self, cx: &Cx, part: &Group, own_b: &mut [f32], floats: &mut [f32]) {
         let dims = self.dims;
-        let row = segment.first_row as usize;
-        let position = segment.position as usize;
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
-        let part = SlotPart::new(cx, segment, self.layer);
-        let (inner, width) = (dims.inner(), dims.group_state());
-        let (z, rest) = x.row(row).split_at(inner);
-        let (xbc, dt) = rest.split_at(dims.conv_dim());
-
-        let per_group = dims.heads / dims.groups;
-        let heads = group * per_group..(group + 1) * per_group;
-        let channels = heads.start * dims.head_dim..heads.end * dims.head_dim;
-        let b_cols = group * dims.state..(group + 1) * dims.state;
+        let (xbc, dt) = x.row(part.row)[dims.inner()..].split_at(dims.conv_dim());
+        let Group { position, slot, heads, channels, .. } = part;
         let (own_x, floats) = floats.split_at_mut(channels.len());
-        let (own_b, floats) = floats.split_at_mut(dims.state);
         let (own_c, floats) = floats.split_at_mut(dims.state);
-        let (own_dt, floats) = floats.split_at_mut(per_group);
-        let (own_y, floats) = floats.split_at_mut(channels.len());
-        self.convolve::<S>(&part, position, xbc, channels.clone(), own_x);
-        self.convolve::<S>(&part, position, xbc, inner + b_cols.start..inner + b_cols.end, own_b);
-        let c_at = inner + width;
-        self.convolve::<S>(&part, position, xbc, c_at + b_cols.start..c_at + b_cols.end, own_c);
+        let (own_dt, floats) = floats.split_at_mut(heads.len());
+        let [b, c] = part.b_and_c(&dims);
+        // SAFETY: x of these heads belongs to this item, and B and C are written when all of the group is done.
+        unsafe {
+            self.convolve::<S>(part, xbc, channels.clone(), own_x);
+            self.convolve::<S>(part, xbc, b, own_b);
+            self.convolve::<S>(part, xbc, c, own_c);
+            part.conv_ring().store(*position, channels, &xbc[channels.clone()]);
+        }
         step_sizes::<S>(&dt[heads.clone()], &self.dt_bias[heads.clone()], own_dt);
 
-        let cols = [channels.clone(), b_cols, heads.clone()];
         let start = position - position % SSM_CHUNK;
         let now = position - start;
         let mut chunk = Chunk::new(now, now + 1);
-        // SAFETY: the group's columns of the ring belong to this item.
+        // SAFETY: these heads' columns belong to this item; earlier columns of B are not written in this step.
         unsafe {
-            part.store_ring(position, cols.clone(), [own_x, own_b, own_dt]);
-            part.load_ring(&mut chunk, start, &cols);
+            slot.store_ring(*position, [channels.clone(), 0..0, heads.clone()], [own_x, &[], own_dt]);
+            slot.load_ring(&mut chunk, start, &[channels.clone(), part.state.clone(), heads.clone()]);
         }
         (chunk.x[now], chunk.b[now], chunk.c[now], chunk.dt[now]) = (own_x, own_b, own_c, own_dt);
         chunk.products::<S>(&mut floats[..SSM_CHUNK * SSM_CHUNK]);
         let mut outs: [&mut [f32]; SSM_CHUNK] = std::array::from_fn(|_| &mut [][..]);
-        outs[now] = &mut *own_y;
-        for (index, head) in heads.enumerate() {
+        // SAFETY: these channels of the row belong to this item.
+        outs[now] = unsafe { out.cols_mut(part.row, channels.clone()) };
+        for (index, head) in heads.clone().enumerate() {
             // SAFETY: a head of a slot belongs to one item.
-            unsafe {
-                part.head::<S>(&chunk, start, (index, head), [&self.a, &self.d], floats, &mut outs);
-            }
+            unsafe { slot.head::<S>(&chunk, start, (index, head), [&self.a, &self.d], floats, &mut outs) };
         }
-        // SAFETY: the group's channels of the row belong to this item.
-        let out = unsafe { out.cols_mut(row, channels.clone()) };
-        gate_and_normalize::<S>(own_y, &z[channels.clone()], &self.norm[channels.clone()], self.eps, out);
+    }
+
+    /// Whether all other parts of a group are done.
+    #[inline(always)]
+    fn is_last(&self, group: usize, parts: usize) -> bool {
+        let is_last = self.done[group].fetch_add(1, Ordering::AcqRel) + 1 == parts;
+        if is_last {
+            self.done[group].store(0, Ordering::Relaxed);
+        }
+        is_last
+    }
+
+    /// Ends a group of which all parts are done.
+    #[inline(always)]
+    fn finish<S: Simd>(&self, cx: &Cx, group: &Group, own_b: &[f32], floats: &mut [f32]) {
+        let dims = self.dims;
+        let (x, out) = (cx.view(&self.x), cx.view(&self.out));
+        let (z, rest) = x.row(group.row).split_at(dims.inner());
+        let xbc = &rest[..dims.conv_dim()];
+        let Group { row, position, slot, channels, .. } = group;
+        let y = &mut floats[..channels.len()];
+        let [b, c] = group.b_and_c(&dims);
+        // SAFETY: nobody but this member has anything to do with the group any more.
+        let out = unsafe {
+            slot.store_ring(*position, [0..0, group.state.clone(), 0..0], [&[], own_b, &[]]);
+            group.conv_ring().store(*position, &b, &xbc[b.clone()]);
+            group.conv_ring().store(*position, &c, &xbc[c.clone()]);
+            out.cols_mut(*row, channels.clone())
+        };
+        y.copy_from_slice(out);
+        gate_and_normalize::<S>(y, &z[channels.clone()], &self.norm[channels.clone()], self.eps, out);
         if let Some(rounded) = &self.rounded {
             // SAFETY: as above.
-            unsafe { round_blocks::<S>(out, &cx.view(rounded), row, channels.start) };
+            unsafe { round_blocks::<S>(out, &cx.view(rounded), *row, channels.start) };
         }
     }
 }
@@ -121,15 +187,24 @@ impl SsmStep {
 impl Work for SsmStep {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
-        let (segments, groups) = (cx.step.segments, self.dims.groups);
-        while let Some(item) = cx.next(0, segments.len() * groups) {
-            self.group::<S>(cx, &segments[item / groups], item % groups, &mut scratch.floats);
+        let (segments, count) = (cx.step.segments, self.dims.groups);
+        let groups = segments.len() * count;
+        let wanted = if groups <= APART { cx.members.div_ceil(groups.max(1)) } else { 1 };
+        let parts = wanted.min(self.dims.heads / count);
+        let (own_b, floats) = scratch.floats.split_at_mut(self.dims.state);
+        while let Some(item) = cx.next(0, groups * parts) {
+            let (index, part) = (item / parts, item % parts);
+            let group = Group::new(self, cx, &segments[index / count], index % count);
+            self.scan::<S>(cx, &group.part(part, parts), own_b, floats);
+            if parts == 1 || self.is_last(index, parts) {
+                self.finish::<S>(cx, &group, own_b, floats);
+            }
         }
     }
 
     fn scratch(&self, _: usize) -> ScratchNeed {
         let d = self.dims;
-        let own = 2 * d.inner() / d.groups + 2 * d.state + d.heads / d.groups;
+        let own = d.inner() / d.groups + 2 * d.state + d.heads / d.groups;
         ScratchNeed { floats: own + chunk_floats(d.state), ..ScratchNeed::default() }
     }
 }

@@ -1,6 +1,7 @@
 //! The table of kernels: which rows the backend offers, and how a call of each op is bound.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use mambo_kernel::{BackendError, Call, Elem, KernelRow, Op, OpKind, Operand, Phase};
 
@@ -19,7 +20,7 @@ use super::rms_norm::RmsNorm;
 use super::ssm_conv::{Filter, MAX_TAPS, SsmConv};
 use super::ssm_dt::SsmDt;
 use super::ssm_scan::SsmScan;
-use super::ssm_step::SsmStep;
+use super::ssm_step::{APART, SsmStep};
 use super::{Kernel, bind};
 use crate::isa::Isa;
 
@@ -216,6 +217,7 @@ fn prepare_ssm(
                 dims,
                 eps,
                 layer,
+                done: Box::new([const { AtomicUsize::new(0) }; APART]),
             };
             bind(isa, work)
         }
