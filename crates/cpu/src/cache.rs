@@ -1,15 +1,14 @@
 //! KV pages and recurrent slots in memory.
 //!
-//! A layer's pool is `[page][kv_head]` of keys `[channel][position]` and then `[page][kv_head]` of values
-//! `[position][channel]`, each head's scales after its codes. With keys turned, a vector holds one channel
-//! of sixteen positions, and no sum runs across lanes. Snapshots turn them back to the contract's order.
+//! A layer's pool is `[kv_head][page]` of keys `[channel][position]` and then values `[position][channel]`, each with
+//! its scales after its codes. So neighbouring pages of a head, which one member reads, are one stream. With keys
+//! turned, a vector holds one channel of sixteen positions, and no sum runs across lanes. Snapshots have the
+//! contract's order.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 
-use mambo_kernel::{
-    AttentionDims, BackendError, CacheLayout, KvElem, KvScale, KvTypes, PAGE_TOKENS, SlotLayout,
-};
+use mambo_kernel::{BackendError, CacheLayout, KvElem, KvScale, KvTypes, PAGE_TOKENS, SlotLayout};
 
 use crate::check::Marks;
 use crate::memory::Buffer;
@@ -71,7 +70,7 @@ impl Caches {
     /// Views for the members of a running step.
     pub fn views(&mut self) -> CacheViews<'_> {
         CacheViews {
-            types: self.layout.kv_types,
+            layout: &self.layout,
             scales: &self.scales,
             pool: Shared::new(&mut self.pool),
             bases: &self.bases,
@@ -101,45 +100,60 @@ impl Caches {
         Ok(())
     }
 
-    /// One page of every layer in the contract's order.
+    /// Where keys and values of every head of a layer's page are in the pool.
+    fn page_halves(&self, layer: usize, page: usize) -> impl Iterator<Item = [Range<usize>; 2]> {
+        let (layout, base) = (&self.layout, self.bases[layer]);
+        (0..layout.kv_layers[layer].kv_heads).map(move |head| halves(layout, layer, base, page, head))
+    }
+
+    /// One page of every layer in the contract's order: all heads' keys, then all heads' values.
     pub fn snapshot_page(&self, page: usize) -> Vec<u8> {
-        let types = self.layout.kv_types;
+        let elem = self.layout.kv_types.k;
         let mut out = Vec::with_capacity(self.layout.kv_bytes_per_token() * PAGE_TOKENS);
-        for (dims, base) in self.layout.kv_layers.iter().zip(&self.bases) {
-            let size = types.page_bytes(dims);
-            let head = types.k.head_bytes(dims.head_dim);
-            let (keys, values) = self.pool[base + page * size..][..size].split_at(dims.kv_heads * head);
-            for head in keys.chunks_exact(head) {
-                turn_head(head, types.k, dims.head_dim, Order::Positions, &mut out);
+        for (layer, dims) in self.layout.kv_layers.iter().enumerate() {
+            for [keys, _] in self.page_halves(layer, page) {
+                turn_head(&self.pool[keys], elem, dims.head_dim, Order::Positions, &mut out);
             }
-            out.extend_from_slice(values);
+            for [_, values] in self.page_halves(layer, page) {
+                out.extend_from_slice(&self.pool[values]);
+            }
         }
         out
     }
 
     /// Overwrites a page.
     pub fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError> {
-        let types = self.layout.kv_types;
+        let elem = self.layout.kv_types.k;
         let want = self.layout.kv_bytes_per_token() * PAGE_TOKENS;
         if bytes.len() != want {
             return Err(BackendError::SnapshotSize { got: bytes.len(), want });
         }
-        let mut rest = bytes;
-        for (dims, base) in self.layout.kv_layers.iter().zip(&self.bases) {
-            let size = types.page_bytes(dims);
-            let head = types.k.head_bytes(dims.head_dim);
-            let (own, after) = rest.split_at(size);
-            let (keys, values) = own.split_at(dims.kv_heads * head);
-            let mut turned = Vec::with_capacity(size);
-            for head in keys.chunks_exact(head) {
-                turn_head(head, types.k, dims.head_dim, Order::Channels, &mut turned);
+        let (mut rest, mut turned) = (bytes, Vec::new());
+        for layer in 0..self.layout.kv_layers.len() {
+            let head_dim = self.layout.kv_layers[layer].head_dim;
+            let places: Vec<_> = self.page_halves(layer, page).collect();
+            for [keys, _] in &places {
+                let own = rest.split_off(..keys.len()).expect("the length was checked");
+                turned.clear();
+                turn_head(own, elem, head_dim, Order::Channels, &mut turned);
+                self.pool[keys.clone()].copy_from_slice(&turned);
             }
-            turned.extend_from_slice(values);
-            self.pool[base + page * size..][..size].copy_from_slice(&turned);
-            rest = after;
+            for [_, values] in places {
+                let own = rest.split_off(..values.len()).expect("the length was checked");
+                self.pool[values].copy_from_slice(own);
+            }
         }
         Ok(())
     }
+}
+
+/// Where keys and values of a head of a page are in the pool, in which the layer starts at `base`.
+fn halves(layout: &CacheLayout, layer: usize, base: usize, page: usize, head: usize) -> [Range<usize>; 2] {
+    let (types, dims) = (layout.kv_types, layout.kv_layers[layer]);
+    let (keys, values) = (types.k.head_bytes(dims.head_dim), types.v.head_bytes(dims.head_dim));
+    assert!(page < layout.pages && head < dims.kv_heads, "page {page} or head {head} of layer {layer}");
+    let start = base + (head * layout.pages + page) * (keys + values);
+    [start..start + keys, start + keys..start + keys + values]
 }
 
 /// What the keys of a head are sorted by first.
@@ -173,7 +187,7 @@ fn turn(matrix: &[u8], (rows, cols): (usize, usize), width: usize, out: &mut Vec
 
 /// The caches as members of a running step see them.
 pub(crate) struct CacheViews<'a> {
-    types: KvTypes,
+    layout: &'a CacheLayout,
     scales: &'a [KvScale],
     pool: Shared<'a, u8>,
     bases: &'a [usize],
@@ -185,7 +199,7 @@ pub(crate) struct CacheViews<'a> {
 impl<'a> CacheViews<'a> {
     /// Element types of the pages.
     pub fn kv_types(&self) -> KvTypes {
-        self.types
+        self.layout.kv_types
     }
 
     /// Scales of an attention layer's 8-bit floats.
@@ -198,37 +212,18 @@ impl<'a> CacheViews<'a> {
         &self.parts[layer].1
     }
 
-    fn half(
-        &self,
-        layer: usize,
-        dims: &AttentionDims,
-        page: usize,
-        half: usize,
-        head: usize,
-    ) -> Range<usize> {
-        let start = self.bases[layer] + page * self.types.page_bytes(dims);
-        let keys = self.types.k.head_bytes(dims.head_dim);
-        let (start, size) = match half {
-            0 => (start, keys),
-            _ => (start + dims.kv_heads * keys, self.types.v.head_bytes(dims.head_dim)),
-        };
-        start + head * size..start + (head + 1) * size
+    fn halves(&self, layer: usize, page: usize, head: usize) -> [Range<usize>; 2] {
+        halves(self.layout, layer, self.bases[layer], page, head)
     }
 
     /// Keys `[channel][position]` and values `[position][channel]` of one head of a page.
     ///
     /// # Safety
     /// No other member writes them now.
-    pub unsafe fn page(
-        &self,
-        layer: usize,
-        dims: &AttentionDims,
-        page: usize,
-        head: usize,
-    ) -> (&'a [u8], &'a [u8]) {
-        let half = |which| self.half(layer, dims, page, which, head);
+    pub unsafe fn page(&self, layer: usize, page: usize, head: usize) -> (&'a [u8], &'a [u8]) {
+        let [keys, values] = self.halves(layer, page, head);
         // SAFETY: the caller vouches for it.
-        unsafe { (self.pool.read(half(0)), self.pool.read(half(1))) }
+        unsafe { (self.pool.read(keys), self.pool.read(values)) }
     }
 
     /// The same to write.
@@ -236,16 +231,10 @@ impl<'a> CacheViews<'a> {
     /// # Safety
     /// No other member touches this head of this page now.
     #[allow(clippy::mut_from_ref)]
-    pub unsafe fn page_mut(
-        &self,
-        layer: usize,
-        dims: &AttentionDims,
-        page: usize,
-        head: usize,
-    ) -> (&'a mut [u8], &'a mut [u8]) {
-        let half = |which| self.half(layer, dims, page, which, head);
+    pub unsafe fn page_mut(&self, layer: usize, page: usize, head: usize) -> (&'a mut [u8], &'a mut [u8]) {
+        let [keys, values] = self.halves(layer, page, head);
         // SAFETY: the caller vouches for it, and the two halves do not overlap.
-        unsafe { (self.pool.write(half(0)), self.pool.write(half(1))) }
+        unsafe { (self.pool.write(keys), self.pool.write(values)) }
     }
 
     fn slot_range(&self, slot: usize, layer: usize, range: Range<usize>) -> Range<usize> {

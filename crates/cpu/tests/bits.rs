@@ -254,7 +254,8 @@ fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
     let width = DIMS.in_proj();
     let x = Rng(3).normals(TOKENS * width, 1.0);
     // Five members take the three groups apart.
-    let cases = |isa| StateElem::ALL.into_iter().flat_map(move |elem| [2, 5].map(|threads| (isa, elem, threads)));
+    let cases =
+        |isa| StateElem::ALL.into_iter().flat_map(move |elem| [2, 5].map(|threads| (isa, elem, threads)));
     for (isa, elem, threads) in Isa::available().into_iter().flat_map(cases) {
         let mut backend = backend(isa, threads);
         mixer_caches(&mut backend, elem);

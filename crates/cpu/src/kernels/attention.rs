@@ -86,7 +86,7 @@ impl Attention {
             let page = cx.step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
             let at = position % PAGE_TOKENS;
             // SAFETY: a key head of a segment's pages belongs to one item.
-            let (keys, values) = unsafe { cx.caches.page_mut(self.layer, &self.dims, page, head) };
+            let (keys, values) = unsafe { cx.caches.page_mut(self.layer, page, head) };
             let row = segment.first_row as usize + t;
             let (k, v) = (&k.row(row)[head * n..(head + 1) * n], &v.row(row)[head * n..(head + 1) * n]);
             key_half.store_keys::<S>(k, at, keys);
@@ -163,24 +163,24 @@ impl Attention {
         let page = |index: usize| {
             let page = cx.step.pages[block.segment.first_page as usize + index] as usize;
             // SAFETY: pages were written before the barrier.
-            unsafe { cx.caches.page(self.layer, &self.dims, page, block.kv_head) }
+            unsafe { cx.caches.page(self.layer, page, block.kv_head) }
         };
         for index in first..end {
             let stored = page(index);
             // The next stretch is this member's too, as a rule.
-            let next = if index < last { page(index + 1) } else { (&[][..], &[][..]) };
+            let next = if index < last { page(index + 1) } else { stored };
             let seen =
                 |i: usize| (self.position(block, i) + 1).saturating_sub(index * PAGE_TOKENS).min(PAGE_TOKENS);
             let state = (&**queries, &mut running, &mut **sums);
             let is_met_once = group_size::<S>(block.count) == block.count;
             if is_met_once && [key_half.elem, value_half.elem] == [KvElem::F16; 2] {
                 // No need to put it down as f32.
-                attend_page::<S, F16>(Block::new(stored.0, stored.1, n), next, block.count, seen, state);
+                attend_page::<S, F16>(Block::new(stored, n, next), block.count, seen, state);
             } else {
                 key_half.widen_keys::<S>(stored.0, keys);
                 value_half.widen_values::<S>(stored.1, values);
-                let page = Block::new(bytemuck::cast_slice(keys), bytemuck::cast_slice(values), n);
-                attend_page::<S, F32>(page, next, block.count, seen, state);
+                let widened = (bytemuck::cast_slice(keys), bytemuck::cast_slice(values));
+                attend_page::<S, F32>(Block::new(widened, n, next), block.count, seen, state);
             }
         }
         running
@@ -257,18 +257,15 @@ fn group_size<S: Simd>(left: usize) -> usize {
     }
 }
 
-/// Takes a page into a block of queries, of which `seen` positions are before or at their own, while the next page
-/// is fetched.
+/// Takes a page into a block of queries, of which `seen` positions are before or at their own.
 #[inline(always)]
-fn attend_page<'a, S: Simd, T: Stored>(
-    mut page: Block<'a, T>,
-    next: (&'a [u8], &'a [u8]),
+fn attend_page<S: Simd, T: Stored>(
+    page: Block<T>,
     count: usize,
     seen: impl Fn(usize) -> usize,
     (queries, running, sums): (&[f32], &mut [Running; QUERIES], &mut [f32]),
 ) {
     let n = page.head_dim();
-    page.fetch([next.0, next.1]);
     // Queries stand in order of position: those before this page come first.
     let mut i = (0..count).find(|&i| seen(i) > 0).unwrap_or(count);
     while i < count {
@@ -286,7 +283,6 @@ fn attend_page<'a, S: Simd, T: Stored>(
                 sums,
             ),
         }
-        page.fetch([&[]; 2]);
         i += size;
     }
 }

@@ -34,23 +34,19 @@ pub(super) struct Block<'a, T> {
     keys: &'a [u8],
     values: &'a [u8],
     head_dim: usize,
-    /// Keys and values to fetch meanwhile.
-    next: [&'a [u8]; 2],
+    /// Keys and values to fetch meanwhile, as they are stored.
+    next: (&'a [u8], &'a [u8]),
     stored: PhantomData<T>,
 }
 
 impl<'a, T: Stored> Block<'a, T> {
-    pub fn new(keys: &'a [u8], values: &'a [u8], head_dim: usize) -> Self {
-        Block { keys, values, head_dim, next: [&[]; 2], stored: PhantomData }
+    pub fn new((keys, values): (&'a [u8], &'a [u8]), head_dim: usize, next: (&'a [u8], &'a [u8])) -> Self {
+        let len = PAGE_TOKENS * head_dim * T::BYTES;
+        Block { keys: &keys[..len], values: &values[..len], head_dim, next, stored: PhantomData }
     }
 
     pub fn head_dim(&self) -> usize {
         self.head_dim
-    }
-
-    /// What the queries that come now shall fetch.
-    pub fn fetch(&mut self, next: [&'a [u8]; 2]) {
-        self.next = next;
     }
 
     /// Takes this block into `Q` queries. `queries` and `sums` are `[Q][head_dim]`, and the first `seen[i]`
@@ -86,16 +82,18 @@ impl<'a, T: Stored> Block<'a, T> {
     #[inline(always)]
     fn scores<S: Simd, const Q: usize>(&self, queries: &[f32]) -> [[S::F; KEY_VECTORS]; Q] {
         let n = self.head_dim;
-        assert!(queries.len() >= Q * n, "a row of each query");
+        let queries: [&[f32]; Q] = std::array::from_fn(|i| &queries[i * n..(i + 1) * n]);
         let mut scores = [[S::zero(); KEY_VECTORS]; Q];
-        let ahead = self.next[0].len().div_ceil(n.max(1));
-        for (c, keys) in self.keys.chunks_exact(PAGE_TOKENS * T::BYTES).take(n).enumerate() {
-            fetch_part::<S>(self.next[0], c, ahead);
+        // A core can wait for few lines at a time: requests that are spread evenly over all of a block's work keep
+        // memory busy, bursts of them do not.
+        let ahead = self.next.0.len() / n.max(1);
+        for (c, keys) in self.keys.chunks_exact(PAGE_TOKENS * T::BYTES).enumerate() {
+            S::prefetch(self.next.0, c * ahead);
             for (v, key) in keys.chunks_exact(LANES * T::BYTES).enumerate() {
                 let key = T::load::<S>(key);
                 each_row!(Q, i, {
-                    // SAFETY: `c` is below `n`, and the queries were seen to have as many channels each.
-                    let query = unsafe { *queries.get_unchecked(i * n + c) };
+                    // SAFETY: there are as many keys as channels, and each query has a value for each.
+                    let query = unsafe { *queries[i].get_unchecked(c) };
                     scores[i][v] = S::fma(key, S::splat(query), scores[i][v]);
                 });
             }
@@ -129,14 +127,19 @@ impl<'a, T: Stored> Block<'a, T> {
                 acc[i][v] = S::mul(S::splat(kept[i]), S::load_part(part(sums, v)));
             }
         });
-        let ahead = (self.next[1].len() * width).div_ceil(n * PAGE_TOKENS);
-        for t in 0..common {
-            fetch_part::<S>(self.next[1], c / width * PAGE_TOKENS + t, ahead);
-            let values = self.values_of(t, c, width);
+        let (fetched, ahead) = (self.next.1.len() / n * c, self.next.1.len() * width / (n * PAGE_TOKENS));
+        for (t, values) in self.values.chunks_exact(n * T::BYTES).take(common).enumerate() {
+            // As many lines as 16-bit values have, which are the usual ones.
+            for line in (0..V * LANES * 2).step_by(64) {
+                S::prefetch(self.next.1, fetched + t * ahead + line);
+            }
+            let values = &values[c * T::BYTES..][..width * T::BYTES];
             for v in 0..V {
                 let value = T::load_part::<S>(stored_part::<T>(values, v));
                 each_row!(Q, i, {
-                    acc[i][v] = S::fma(S::splat(shares[i][t]), value, acc[i][v]);
+                    // SAFETY: a block has as many positions as there are shares.
+                    let share = unsafe { *shares[i].get_unchecked(t) };
+                    acc[i][v] = S::fma(S::splat(share), value, acc[i][v]);
                 });
             }
         }
@@ -157,15 +160,6 @@ impl<'a, T: Stored> Block<'a, T> {
                 }
             }
         }
-    }
-}
-
-/// Requests the `i`th part of the next page's keys or values, so many bytes. A core can wait for few lines at a
-/// time: requests that are spread evenly over all of a page's work keep memory busy, bursts of them do not.
-#[inline(always)]
-fn fetch_part<S: Simd>(next: &[u8], i: usize, bytes: usize) {
-    for line in (0..bytes).step_by(64) {
-        S::prefetch(next, i * bytes + line);
     }
 }
 
