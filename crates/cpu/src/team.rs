@@ -1,9 +1,10 @@
 //! The resident team of threads: publishes one job at a time, all members or the first few run it and meet in
 //! a barrier. Knows nothing of what a job does.
 //!
-//! A member that waits spins briefly, then lets other threads run, and sleeps after a millisecond: on a
-//! machine with more threads than free cores, who spins keeps the one he waits for from running, and an
-//! idle team uses no core. A panic of one member releases the others from their barriers and is raised
+//! A member that waits spins briefly, then lets other threads run, and sleeps at last: on a machine with more
+//! threads than free cores, who spins keeps the one he waits for from running, and an idle team uses no core.
+//! Within a job it sleeps late: where waking takes long, as on a virtual machine whose host is busy, who was woken
+//! comes late to the next meeting, and if the others slept there too, every meeting would take that long. A panic of one member releases the others from their barriers and is raised
 //! again in the caller.
 #![allow(unsafe_code)]
 
@@ -20,9 +21,11 @@ use std::time::{Duration, Instant};
 const SPINNING: Duration = Duration::from_micros(300);
 /// Turns between two looks at the clock.
 const SPINS: u32 = 32;
-/// How long a waiter goes on looking before it sleeps: longer than a step's calls and the work between two
-/// steps take, too short to be seen as load.
-const PATIENCE: Duration = Duration::from_millis(1);
+/// How long a member of a job goes on looking before it sleeps: longer than any host keeps a core away, or takes to
+/// wake one.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// The same for a worker without a job: longer than the work between two steps takes, too short to be seen as load.
+const IDLE_PATIENCE: Duration = Duration::from_millis(1);
 /// Longest sleep before a waiter looks again whether a member has failed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The same before a worker looks again for a job; nothing but the next one matters to it.
@@ -62,6 +65,8 @@ const EPOCH: usize = 1 << 16;
 struct Bell {
     /// How long a waiter spins.
     spinning: Duration,
+    /// How long it looks before it sleeps.
+    patience: Duration,
     /// Longest sleep before it looks by itself.
     sleep: Duration,
     /// Length of the list, changed while it is locked, to be seen without the lock.
@@ -71,8 +76,8 @@ struct Bell {
 }
 
 impl Bell {
-    fn new(spinning: Duration, sleep: Duration) -> Bell {
-        Bell { spinning, sleep, count: AtomicUsize::new(0), sleepers: Mutex::default() }
+    fn new(spinning: Duration, patience: Duration, sleep: Duration) -> Bell {
+        Bell { spinning, patience, sleep, count: AtomicUsize::new(0), sleepers: Mutex::default() }
     }
 
     /// Waits until `ready`: spins, then lets others run, then sleeps. Whoever makes it ready rings
@@ -87,7 +92,7 @@ impl Bell {
                 spin_loop();
             }
             let waited = begin.get_or_insert_with(Instant::now).elapsed();
-            if waited > PATIENCE {
+            if waited > self.patience {
                 break;
             }
             if waited > self.spinning {
@@ -165,8 +170,8 @@ impl Team {
             failure: Mutex::new(None),
             arrived: AtomicUsize::new(0),
             generation: AtomicUsize::new(0),
-            bell: Bell::new(spinning, LOOK_AGAIN),
-            door: Bell::new(spinning, LOOK_FOR_JOB),
+            bell: Bell::new(spinning, PATIENCE, LOOK_AGAIN),
+            door: Bell::new(spinning, IDLE_PATIENCE, LOOK_FOR_JOB),
         });
         assert!(size < EPOCH, "a team of {size}");
         let mut team = Team { shared, workers: Vec::new() };

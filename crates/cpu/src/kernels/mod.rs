@@ -62,6 +62,13 @@ pub(crate) struct Cx<'a> {
 /// Phases with a counter of their own that a call may have.
 pub(crate) const PHASES: usize = 2;
 
+/// Bits of a counter in which the parts of one item are counted.
+const PART_BITS: u32 = 4;
+/// Most parts that can be counted.
+pub(crate) const MOST_PARTS: usize = (1 << PART_BITS) - 1;
+/// Items whose parts can be counted.
+pub(crate) const JOINT_ITEMS: usize = (usize::BITS / PART_BITS) as usize;
+
 impl<'a> Cx<'a> {
     /// The rows an operand has in this step.
     pub fn view(&self, operand: &Operand) -> View<'a> {
@@ -93,10 +100,25 @@ impl<'a> Cx<'a> {
         count * self.member / self.members..count * (self.member + 1) / self.members
     }
 
+    /// Notes in a phase's counter that a part of an item is done, and says whether all of its `parts` are: whoever
+    /// hears that sees what the others wrote. For [`JOINT_ITEMS`] items of [`MOST_PARTS`] parts at most.
+    #[inline(always)]
+    pub fn is_last_part(&self, phase: usize, item: usize, parts: usize) -> bool {
+        is_last_part(&self.counters[phase], item, parts)
+    }
+
     /// Waits for all members.
     pub fn barrier(&self) {
         self.meeting.barrier(self.member);
     }
+}
+
+#[inline(always)]
+fn is_last_part(counter: &AtomicUsize, item: usize, parts: usize) -> bool {
+    debug_assert!(item < JOINT_ITEMS && parts <= MOST_PARTS);
+    let place = item as u32 * PART_BITS;
+    let before = counter.fetch_add(1 << place, Ordering::AcqRel);
+    (before >> place & MOST_PARTS) + 1 == parts
 }
 
 /// The run of items `0..count` that is handed out at some turn. Memory likes long streams, and members have to end
@@ -207,6 +229,17 @@ pub(crate) fn bind<W: Work>(isa: Isa, work: W) -> Box<dyn Kernel> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_counted_for_each_item() {
+        let counter = AtomicUsize::new(0);
+        let is_last = |item: usize, parts| is_last_part(&counter, item, parts);
+        for part in 1..=MOST_PARTS {
+            for item in 0..JOINT_ITEMS {
+                assert_eq!(is_last(item, MOST_PARTS - item % 2), part == MOST_PARTS - item % 2);
+            }
+        }
+    }
 
     #[test]
     fn runs_cover_all_items_once() {

@@ -9,7 +9,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mambo_kernel::{Operand, SSM_CHUNK, Segment, SsmDims};
 
@@ -19,11 +18,8 @@ use super::ssm_conv::{ConvRing, Filter, MAX_TAPS};
 use super::ssm_dt::step_sizes;
 use super::ssm_head::{Chunk, chunk_floats};
 use super::ssm_scan::SlotPart;
-use super::{Cx, Scratch, ScratchNeed, Work};
+use super::{Cx, JOINT_ITEMS, MOST_PARTS, Scratch, ScratchNeed, Work};
 use crate::simd::Simd;
-
-/// Most groups of a step that are taken apart.
-pub(super) const APART: usize = 64;
 
 pub(crate) struct SsmStep {
     pub x: Operand,
@@ -38,8 +34,6 @@ pub(crate) struct SsmStep {
     pub dims: SsmDims,
     pub eps: f32,
     pub layer: usize,
-    /// Parts of each group that are done.
-    pub done: Box<[AtomicUsize; APART]>,
 }
 
 /// A group of a row, or a part of its heads.
@@ -148,16 +142,6 @@ impl SsmStep {
         }
     }
 
-    /// Whether all other parts of a group are done.
-    #[inline(always)]
-    fn is_last(&self, group: usize, parts: usize) -> bool {
-        let is_last = self.done[group].fetch_add(1, Ordering::AcqRel) + 1 == parts;
-        if is_last {
-            self.done[group].store(0, Ordering::Relaxed);
-        }
-        is_last
-    }
-
     /// Ends a group of which all parts are done.
     #[inline(always)]
     fn finish<S: Simd>(&self, cx: &Cx, group: &Group, own_b: &[f32], floats: &mut [f32]) {
@@ -189,14 +173,14 @@ impl Work for SsmStep {
     fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
         let (segments, count) = (cx.step.segments, self.dims.groups);
         let groups = segments.len() * count;
-        let wanted = if groups <= APART { cx.members.div_ceil(groups.max(1)) } else { 1 };
-        let parts = wanted.min(self.dims.heads / count);
+        let wanted = if groups <= JOINT_ITEMS { cx.members.div_ceil(groups.max(1)) } else { 1 };
+        let parts = wanted.min(self.dims.heads / count).min(MOST_PARTS);
         let (own_b, floats) = scratch.floats.split_at_mut(self.dims.state);
         while let Some(item) = cx.next(0, groups * parts) {
             let (index, part) = (item / parts, item % parts);
             let group = Group::new(self, cx, &segments[index / count], index % count);
             self.scan::<S>(cx, &group.part(part, parts), own_b, floats);
-            if parts == 1 || self.is_last(index, parts) {
+            if parts == 1 || cx.is_last_part(1, index, parts) {
                 self.finish::<S>(cx, &group, own_b, floats);
             }
         }

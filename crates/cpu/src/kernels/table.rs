@@ -1,7 +1,6 @@
 //! The table of kernels: which rows the backend offers, and how a call of each op is bound.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use mambo_kernel::{BackendError, Call, Elem, KernelRow, Op, OpKind, Operand, Phase};
 
@@ -20,7 +19,7 @@ use super::rms_norm::RmsNorm;
 use super::ssm_conv::{Filter, MAX_TAPS, SsmConv};
 use super::ssm_dt::SsmDt;
 use super::ssm_scan::SsmScan;
-use super::ssm_step::{APART, SsmStep};
+use super::ssm_step::SsmStep;
 use super::{Kernel, bind};
 use crate::isa::Isa;
 
@@ -217,7 +216,6 @@ fn prepare_ssm(
                 dims,
                 eps,
                 layer,
-                done: Box::new([const { AtomicUsize::new(0) }; APART]),
             };
             bind(isa, work)
         }
