@@ -12,7 +12,7 @@ use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
 use crate::machine;
 use crate::model::{EngineUse, Model};
-use crate::workload::{RandomIds, cancel_all, start, start_prompt, started_tokens};
+use crate::workload::{RandomIds, cancel_all, start_prompt, start_sequences, started_tokens};
 
 /// Decode steps that are timed.
 const DECODE_STEPS: usize = 32;
@@ -23,12 +23,12 @@ const PROMPTS: usize = 3;
 
 /// What to run.
 #[derive(Clone, Copy)]
-pub struct Asked {
+pub struct Workload {
     /// Prompts, not decoding.
     pub prefill: bool,
     /// Tokens of a step: of a prompt, or one of each sequence.
     pub tokens: usize,
-    /// Tokens that are there before.
+    /// Tokens each sequence holds before; of a prompt a multiple of a step's.
     pub depth: usize,
 }
 
@@ -40,33 +40,32 @@ pub struct Analysis {
     times: Vec<CallTime>,
     bandwidth: f64,
     name: String,
-    asked: Asked,
+    work: Workload,
 }
 
 /// Loads the model and measures steps of a program.
-pub fn measure(args: &ModelArgs, mut asked: Asked) -> Result<Analysis> {
-    let Asked { prefill, tokens, .. } = asked;
+pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
+    let Workload { prefill, tokens, depth } = work;
     let model = Model::open(args)?;
     let mut flags = args.clone();
     if prefill {
         // All steps before are as long as the ones that are timed.
         flags.chunk = tokens;
-        asked.depth = asked.depth.next_multiple_of(tokens);
     }
     let sequences = if prefill { 1 } else { tokens };
     let room = if prefill {
-        asked.depth.saturating_add(tokens).saturating_add(1)
+        depth.saturating_add(tokens).saturating_add(1)
     } else {
-        started_tokens(sequences, asked.depth, flags.chunk).saturating_add(WARM_UP + DECODE_STEPS + 1)
+        started_tokens(sequences, depth, flags.chunk).saturating_add(WARM_UP + DECODE_STEPS + 1)
     };
     flags.context = Some(flags.context.unwrap_or(room).max(room));
     let mut engine = model.engine(&flags, EngineUse { sequences, ..EngineUse::default() })?;
     let program = if prefill { engine.program_ids().0 } else { engine.program_ids().1 };
     let mut ids = RandomIds::below(model.spec.vocab);
     if prefill {
-        time_prompts(&mut engine, &mut ids, asked)?;
+        time_prompts(&mut engine, &mut ids, work)?;
     } else {
-        time_decoding(&mut engine, &mut ids, asked)?;
+        time_decoding(&mut engine, &mut ids, work)?;
     }
     let times = engine.backend().call_times(program);
     let weights = model.weights()?;
@@ -74,7 +73,7 @@ pub fn measure(args: &ModelArgs, mut asked: Asked) -> Result<Analysis> {
         tokens,
         wanted: sequences,
         segments: sequences,
-        depth: if prefill { asked.depth } else { asked.depth + DECODE_STEPS / 2 },
+        depth: if prefill { depth } else { depth + WARM_UP + DECODE_STEPS / 2 },
         kv_types: engine.config().kv_types,
         state_elem: engine.config().state_elem,
         weight_bytes: &|key| {
@@ -84,42 +83,36 @@ pub fn measure(args: &ModelArgs, mut asked: Asked) -> Result<Analysis> {
     };
     let costs = program_cost(engine.backend().program(program), &context);
     let bandwidth = read_bandwidth(args.threads.unwrap_or_else(machine::cores))?;
-    Ok(Analysis { costs, times, bandwidth, name: model.name().to_owned(), asked, program, engine })
+    Ok(Analysis { costs, times, bandwidth, name: model.name().to_owned(), work, program, engine })
 }
 
-/// Runs so many steps and times every call of them.
-fn time_steps(engine: &mut Engine, steps: usize) -> Result<()> {
-    engine.backend_mut().set_profiling(true);
-    for _ in 0..steps {
+/// Times the last step of prompts.
+fn time_prompts(engine: &mut Engine, ids: &mut RandomIds, work: Workload) -> Result<()> {
+    // A long past takes time to read, and warms caches and page tables up as a first prompt does.
+    let (warm_up, timed) = if work.depth > 0 { (0, 1) } else { (1, PROMPTS) };
+    for prompt in 0..warm_up + timed {
+        let id = start_prompt(engine, ids, work.depth, work.tokens)?;
+        if prompt == warm_up {
+            engine.backend_mut().set_profiling(true);
+        }
         engine.step()?;
+        engine.cancel(id);
     }
     engine.backend_mut().set_profiling(false);
     Ok(())
 }
 
-/// Times the last step of prompts.
-fn time_prompts(engine: &mut Engine, ids: &mut RandomIds, asked: Asked) -> Result<()> {
-    // A long past takes time to read, and warms caches and page tables up as a first prompt does.
-    let prompts = if asked.depth > 0 { 1 } else { 1 + PROMPTS };
-    for prompt in 0..prompts {
-        let id = start_prompt(engine, ids, asked.depth, asked.tokens)?;
-        if asked.depth > 0 || prompt > 0 {
-            time_steps(engine, 1)?;
-        } else {
-            engine.step()?;
-        }
-        engine.cancel(id);
-    }
-    Ok(())
-}
-
 /// Times steps that decode all sequences.
-fn time_decoding(engine: &mut Engine, ids: &mut RandomIds, asked: Asked) -> Result<()> {
-    let mut sequences = start(engine, ids, asked.tokens, asked.depth)?;
+fn time_decoding(engine: &mut Engine, ids: &mut RandomIds, work: Workload) -> Result<()> {
+    let mut sequences = start_sequences(engine, ids, work.tokens, work.depth)?;
     for _ in 0..WARM_UP {
         engine.step()?;
     }
-    time_steps(engine, DECODE_STEPS)?;
+    engine.backend_mut().set_profiling(true);
+    for _ in 0..DECODE_STEPS {
+        engine.step()?;
+    }
+    engine.backend_mut().set_profiling(false);
     cancel_all(engine, &mut sequences);
     Ok(())
 }
@@ -151,17 +144,17 @@ impl Analysis {
         let program = measured.program;
         let runs = self.times.first().map_or(0, |t| t.runs);
         let step = self.step_seconds();
-        let depth = self.asked.depth;
+        let depth = self.work.depth;
         let after = if depth > 0 { format!(" after {depth}") } else { String::new() };
         format!(
             "{}: {} of {}{after} on {}, {}\n{:.3} ms per step in kernels, {:.1} tok/s; roof: {:.1} GB/s read\n\n{}\n{}\n{}",
             self.name,
             program.phase.name(),
-            counted(self.asked.tokens, "token"),
+            counted(self.work.tokens, "token"),
             measured.kernels.backend,
             counted(runs as usize, "run"),
             step * 1e3,
-            self.asked.tokens as f64 / step.max(1e-12),
+            self.work.tokens as f64 / step.max(1e-12),
             self.bandwidth / 1e9,
             measured.by_layer_kind(),
             measured.by_op(),
@@ -195,11 +188,11 @@ impl Analysis {
             "model": self.name,
             "backend": measured.kernels.backend,
             "phase": program.phase.name(),
-            "tokens": self.asked.tokens,
-            "depth": self.asked.depth,
+            "tokens": self.work.tokens,
+            "depth": self.work.depth,
             "runs": self.times.first().map_or(0, |t| t.runs),
             "step_seconds": step,
-            "tokens_per_second": self.asked.tokens as f64 / step.max(1e-12),
+            "tokens_per_second": self.work.tokens as f64 / step.max(1e-12),
             "bandwidth_bytes_per_second": self.bandwidth,
             "calls": (0..program.calls.len()).map(call).collect::<Vec<_>>(),
         })

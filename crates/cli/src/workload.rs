@@ -30,15 +30,16 @@ impl RandomIds {
     }
 }
 
-/// Tokens that a sequence holds at most when `start` returns: who is ready early goes on decoding while the prompts of
-/// the others run.
+/// Tokens that a sequence holds at most when [`start_sequences`] returns: who is ready early goes on decoding while
+/// the prompts of the others run, which get what is left of a step.
 pub fn started_tokens(sequences: usize, depth: usize, chunk: usize) -> usize {
-    let waiting = sequences.saturating_mul(depth).div_ceil(chunk.max(1));
-    depth.max(1).saturating_add(waiting).saturating_add(1)
+    let step = chunk.max(sequences);
+    let steps = |ready: usize| depth.max(1).div_ceil(step - ready);
+    (0..sequences).map(steps).fold(depth.saturating_add(1), usize::saturating_add)
 }
 
 /// Starts sequences with prompts of `depth` tokens, or of one, and runs until all of them decode.
-pub fn start(
+pub fn start_sequences(
     engine: &mut Engine,
     ids: &mut RandomIds,
     sequences: usize,
@@ -72,6 +73,7 @@ pub fn start_prompt(
     depth: usize,
     left: usize,
 ) -> Result<SequenceId> {
+    assert!(depth.is_multiple_of(engine.config().step_tokens), "whole steps before");
     let id = engine.submit(Request { prompt: ids.take(depth + left), ..Default::default() })?;
     let reading = Reading::new(engine, depth);
     for step in 1..=depth / engine.config().step_tokens {
@@ -104,5 +106,19 @@ impl Reading {
         if let Some(bar) = &self.bar {
             bar.at(step * self.step_tokens);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_ready_early_has_room_to_go_on() {
+        assert_eq!(started_tokens(1, 0, 512), 2);
+        assert_eq!(started_tokens(1, 4096, 512), 4096 + 8 + 1);
+        // The last prompt of 64 gets 449 rows of a step, not 512.
+        assert!(started_tokens(64, 4096, 512) > 4096 + 546);
+        assert_eq!(started_tokens(3, 10, 1), 10 + 4 + 5 + 10 + 1);
     }
 }

@@ -46,13 +46,14 @@ fn a_config_alone_is_enough_and_says_what_it_assumes() {
 
 #[test]
 fn analysis_times_every_call() {
-    for (phase, tokens) in [("decode", "2"), ("prefill", "40")] {
+    for (phase, tokens, runs) in [("decode", "2", 32), ("prefill", "40", 3)] {
         let arguments = ["explain", "-m", &fixture("moe"), "--analyze", "--phase", phase, "--tokens", tokens];
         let report = json(&arguments);
         assert_eq!(
             (&report["phase"], &report["tokens"]),
             (&phase.into(), &tokens.parse::<u64>().unwrap().into())
         );
+        assert_eq!((&report["depth"], &report["runs"]), (&0.into(), &runs.into()));
         let calls = report["calls"].as_array().unwrap();
         let planned = json(&["explain", "-m", &fixture("moe"), "--phase", phase, "--tokens", tokens]);
         assert_eq!(calls.len(), planned["calls"].as_array().unwrap().len());
@@ -67,11 +68,35 @@ fn analysis_times_every_call() {
 }
 
 #[test]
+fn analysis_looks_at_a_depth() {
+    let attention = |depth: &str| {
+        let report = json(&["explain", "-m", &fixture("moe"), "--analyze", "--depth", depth]);
+        assert_eq!((&report["depth"], &report["runs"]), (&depth.parse::<u64>().unwrap().into(), &32.into()));
+        let calls = report["calls"].as_array().unwrap();
+        let of_attention = calls.iter().filter(|c| c["op"] == "attention");
+        of_attention.map(|c| c["bytes"].as_u64().unwrap()).sum::<u64>()
+    };
+    let (near, far) = (attention("0"), attention("600"));
+    assert_eq!(attention("1200") - far, far - near, "as many bytes for each token of the past");
+    assert!(far > near);
+    let prompt = ["explain", "-m", &fixture("moe"), "--analyze", "--phase", "prefill", "--tokens", "40"];
+    let report = json(&[&prompt[..], &["--depth", "50"]].concat());
+    assert_eq!((&report["depth"], &report["tokens"], &report["runs"]), (&80.into(), &40.into(), &1.into()));
+    let (text, _) = works(&[&prompt[..], &["-d", "80"]].concat());
+    assert!(text.contains("prefill of 40 tokens after 80 on"), "{text}");
+}
+
+#[test]
 fn what_cannot_be_explained_is_refused() {
     let sentence = refused(&["explain", "-m", &fixture("moe"), "--mtp"]);
     assert!(sentence.contains("has no MTP head; leave --mtp out"), "{sentence}");
     assert!(refused(&["explain", "--tokens", "0"]).contains("--tokens is 0"));
     assert!(refused(&["explain", "--analyze", "--phase", "verify"]).contains("decode and prefill"));
+    let sentence = refused(&["explain", "--analyze", "--phase", "prefill", "--tokens", "1"]);
+    assert!(sentence.contains("one token is a decode step"), "{sentence}");
+    let sentence = refused(&["explain", "--analyze", "--depth", "99999999999999"]);
+    assert!(sentence.contains("--depth 99999999999999 is more than"), "{sentence}");
+    assert!(refused(&["explain", "--depth", "5"]).contains("add --analyze"));
     let sentence = refused(&["explain", "-m", &config_alone("h-4b"), "--analyze"]);
     assert!(sentence.contains("no weights"), "{sentence}");
 }

@@ -4,8 +4,9 @@
 //! A member that waits spins briefly, then lets other threads run, and sleeps at last: on a machine with more
 //! threads than free cores, who spins keeps the one he waits for from running, and an idle team uses no core.
 //! Within a job it sleeps late: where waking takes long, as on a virtual machine whose host is busy, who was woken
-//! comes late to the next meeting, and if the others slept there too, every meeting would take that long. A panic of one member releases the others from their barriers and is raised
-//! again in the caller.
+//! comes late to the next meeting, and if the others slept there too, every meeting would take that long.
+//!
+//! A panic of one member releases the others from their barriers and is raised again in the caller.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -21,8 +22,8 @@ use std::time::{Duration, Instant};
 const SPINNING: Duration = Duration::from_micros(300);
 /// Turns between two looks at the clock.
 const SPINS: u32 = 32;
-/// How long a member of a job goes on looking before it sleeps: longer than any host keeps a core away, or takes to
-/// wake one.
+/// How long a member of a job goes on looking before it sleeps: longer than hosts keep a core away, or take to
+/// wake one, as a rule.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// The same for a worker without a job: longer than the work between two steps takes, too short to be seen as load.
 const IDLE_PATIENCE: Duration = Duration::from_millis(1);
@@ -353,6 +354,26 @@ mod tests {
             assert_eq!(most.into_inner(), members - 1);
             // Who was not woken looks by himself, but late.
             assert!(begin.elapsed() < LOOK_FOR_JOB, "{members} members in round {round}");
+        }
+    }
+
+    #[test]
+    fn who_sleeps_within_a_job_is_woken() {
+        let mut team = Team::new(3).unwrap();
+        let meeting = team.meeting();
+        for fails in [false, true, false] {
+            let begin = Instant::now();
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                team.run(&|member| {
+                    if member == 1 {
+                        std::thread::sleep(2 * PATIENCE);
+                        assert!(!fails, "this member fails");
+                    }
+                    meeting.barrier(member);
+                });
+            }));
+            assert_eq!(result.is_err(), fails);
+            assert!(begin.elapsed() >= 2 * PATIENCE);
         }
     }
 

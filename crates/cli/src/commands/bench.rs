@@ -16,7 +16,7 @@ use crate::described::{Described, TypeTable};
 use crate::machine;
 use crate::model::{EngineUse, Model};
 use crate::terminal::{put, put_json};
-use crate::workload::{RandomIds, cancel_all, start, started_tokens};
+use crate::workload::{RandomIds, cancel_all, start_sequences, started_tokens};
 
 /// `mambo bench`
 #[derive(Args)]
@@ -191,7 +191,7 @@ fn measure_decode(
     for round in 0..=args.repeats {
         if round == 0 || !goes_on(args) {
             cancel_all(engine, &mut sequences);
-            sequences = start(engine, ids, batch, args.depth)?;
+            sequences = start_sequences(engine, ids, batch, args.depth)?;
         }
         let steps = if round == 0 { WARM_UP } else { args.tokens };
         let begin = Instant::now();

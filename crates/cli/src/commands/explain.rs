@@ -10,7 +10,7 @@ use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
 use mambo_tensor::DType;
 use serde_json::{Value, json};
 
-use crate::analysis::{self, Asked};
+use crate::analysis::{self, Workload};
 use crate::args::ModelArgs;
 use crate::described::{Described, TypeTable};
 use crate::model;
@@ -43,8 +43,8 @@ pub struct ExplainArgs {
     /// Load the model, run the program and print measured times beside bytes and bandwidth
     #[arg(long)]
     pub analyze: bool,
-    /// With --analyze: tokens each sequence holds before; in prefill a multiple of a step's
-    #[arg(short, long, value_name = "N", requires = "analyze")]
+    /// With --analyze: tokens each sequence holds before; in prefill rounded up to a multiple of --tokens
+    #[arg(short, long, value_name = "N")]
     pub depth: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
@@ -99,6 +99,9 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     }
     if args.analyze {
         return analyze(args);
+    }
+    if args.depth.is_some() {
+        bail!("--depth is where --analyze measures; add --analyze or leave --depth out");
     }
     let described = Described::open(args.model.model.as_deref())?;
     let types = described.types()?;
@@ -238,11 +241,16 @@ fn analyze(args: &ExplainArgs) -> Result<()> {
         PhaseName::Prefill => true,
         PhaseName::Verify => bail!("--analyze measures decode and prefill; choose one with --phase"),
     };
+    if prefill && tokens == 1 {
+        bail!("a prompt of one token is a decode step; raise --tokens or leave --phase out");
+    }
     let depth = args.depth.unwrap_or(0);
     if depth > ModelSpec::MAX_CONTEXT {
         bail!("--depth {depth} is more than the {} tokens this engine allows", ModelSpec::MAX_CONTEXT);
     }
-    let analysis = analysis::measure(&args.model, Asked { prefill, tokens, depth })?;
+    // All steps of a prompt are as long as the one that is timed.
+    let depth = if prefill { depth.next_multiple_of(tokens) } else { depth };
+    let analysis = analysis::measure(&args.model, Workload { prefill, tokens, depth })?;
     if args.json {
         put_json(&analysis.to_json())?;
     } else {

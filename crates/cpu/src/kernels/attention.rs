@@ -167,7 +167,7 @@ impl Attention {
         };
         for index in first..end {
             let stored = page(index);
-            // The next stretch is this member's too, as a rule.
+            // The next stretch is this member's too, as a rule; what is here already may be asked for at no cost.
             let next = if index < last { page(index + 1) } else { stored };
             let seen =
                 |i: usize| (self.position(block, i) + 1).saturating_sub(index * PAGE_TOKENS).min(PAGE_TOKENS);

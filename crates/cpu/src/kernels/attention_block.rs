@@ -85,8 +85,8 @@ impl<'a, T: Stored> Block<'a, T> {
         let queries: [&[f32]; Q] = std::array::from_fn(|i| &queries[i * n..(i + 1) * n]);
         let mut scores = [[S::zero(); KEY_VECTORS]; Q];
         // A core can wait for few lines at a time: requests that are spread evenly over all of a block's work keep
-        // memory busy, bursts of them do not.
-        let ahead = self.next.0.len() / n.max(1);
+        // memory busy, bursts of them do not. A channel of 16-bit keys, the usual ones, is one line.
+        let ahead = self.next.0.len() / n;
         for (c, keys) in self.keys.chunks_exact(PAGE_TOKENS * T::BYTES).enumerate() {
             S::prefetch(self.next.0, c * ahead);
             for (v, key) in keys.chunks_exact(LANES * T::BYTES).enumerate() {
@@ -129,10 +129,11 @@ impl<'a, T: Stored> Block<'a, T> {
         });
         let (fetched, ahead) = (self.next.1.len() / n * c, self.next.1.len() * width / (n * PAGE_TOKENS));
         for (t, values) in self.values.chunks_exact(n * T::BYTES).take(common).enumerate() {
-            // As many lines as 16-bit values have, which are the usual ones.
+            // The lines of 16-bit values.
             for line in (0..V * LANES * 2).step_by(64) {
                 S::prefetch(self.next.1, fetched + t * ahead + line);
             }
+            // Cut in two steps, so that its length is known to be whole vectors; a third slower otherwise.
             let values = &values[c * T::BYTES..][..width * T::BYTES];
             for v in 0..V {
                 let value = T::load_part::<S>(stored_part::<T>(values, v));

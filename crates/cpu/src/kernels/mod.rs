@@ -62,13 +62,6 @@ pub(crate) struct Cx<'a> {
 /// Phases with a counter of their own that a call may have.
 pub(crate) const PHASES: usize = 2;
 
-/// Bits of a counter in which the parts of one item are counted.
-const PART_BITS: u32 = 4;
-/// Most parts that can be counted.
-pub(crate) const MOST_PARTS: usize = (1 << PART_BITS) - 1;
-/// Items whose parts can be counted.
-pub(crate) const JOINT_ITEMS: usize = (usize::BITS / PART_BITS) as usize;
-
 impl<'a> Cx<'a> {
     /// The rows an operand has in this step.
     pub fn view(&self, operand: &Operand) -> View<'a> {
@@ -101,10 +94,10 @@ impl<'a> Cx<'a> {
     }
 
     /// Notes in a phase's counter that a part of an item is done, and says whether all of its `parts` are: whoever
-    /// hears that sees what the others wrote. For [`JOINT_ITEMS`] items of [`MOST_PARTS`] parts at most.
+    /// hears that sees what the others wrote. There are `items`, of [`most_parts`] each at most.
     #[inline(always)]
-    pub fn is_last_part(&self, phase: usize, item: usize, parts: usize) -> bool {
-        is_last_part(&self.counters[phase], item, parts)
+    pub fn is_last_part(&self, phase: usize, (item, items): (usize, usize), parts: usize) -> bool {
+        is_last_part(&self.counters[phase], (item, items), parts)
     }
 
     /// Waits for all members.
@@ -113,12 +106,24 @@ impl<'a> Cx<'a> {
     }
 }
 
+/// Bits of a counter for each of so many items.
 #[inline(always)]
-fn is_last_part(counter: &AtomicUsize, item: usize, parts: usize) -> bool {
-    debug_assert!(item < JOINT_ITEMS && parts <= MOST_PARTS);
-    let place = item as u32 * PART_BITS;
+fn part_bits(items: usize) -> usize {
+    (usize::BITS as usize / items.max(1)).min(8)
+}
+
+/// Parts of each of so many items that one counter can count; 0 where it has too few bits.
+#[inline(always)]
+pub(crate) fn most_parts(items: usize) -> usize {
+    (1 << part_bits(items)) - 1
+}
+
+#[inline(always)]
+fn is_last_part(counter: &AtomicUsize, (item, items): (usize, usize), parts: usize) -> bool {
+    let (place, most) = (item * part_bits(items), most_parts(items));
+    assert!(item < items && parts <= most, "item {item} of {items}, {parts} parts");
     let before = counter.fetch_add(1 << place, Ordering::AcqRel);
-    (before >> place & MOST_PARTS) + 1 == parts
+    (before >> place & most) + 1 == parts
 }
 
 /// The run of items `0..count` that is handed out at some turn. Memory likes long streams, and members have to end
@@ -232,13 +237,19 @@ mod tests {
 
     #[test]
     fn parts_are_counted_for_each_item() {
-        let counter = AtomicUsize::new(0);
-        let is_last = |item: usize, parts| is_last_part(&counter, item, parts);
-        for part in 1..=MOST_PARTS {
-            for item in 0..JOINT_ITEMS {
-                assert_eq!(is_last(item, MOST_PARTS - item % 2), part == MOST_PARTS - item % 2);
+        for items in 1..=usize::BITS as usize {
+            let counter = AtomicUsize::new(0);
+            let most = most_parts(items);
+            for part in 1..=most {
+                for item in 0..items {
+                    let parts = most - item % 2 * (most / 2);
+                    if part <= parts {
+                        assert_eq!(is_last_part(&counter, (item, items), parts), part == parts);
+                    }
+                }
             }
         }
+        assert_eq!([1, 8, 24, 64, 65].map(most_parts), [255, 255, 3, 1, 0]);
     }
 
     #[test]

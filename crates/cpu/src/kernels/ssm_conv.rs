@@ -60,7 +60,7 @@ impl Filter {
     }
 }
 
-/// A slot's ring of raw columns, as one item sees it.
+/// A slot's ring of raw columns.
 pub(super) struct ConvRing<'a> {
     pub caches: &'a CacheViews<'a>,
     pub slot: usize,
@@ -78,7 +78,7 @@ impl<'a> ConvRing<'a> {
     /// The channels of a column.
     ///
     /// # Safety
-    /// The channels belong to the running item, which does not write that column while it reads it.
+    /// No member writes those channels of that column while they are borrowed.
     pub unsafe fn column(&self, position: usize, channels: &Range<usize>) -> &'a [f32] {
         // SAFETY: the caller vouches for it.
         unsafe { self.caches.slot(self.slot, self.layer, self.range(position, channels)) }
@@ -87,7 +87,7 @@ impl<'a> ConvRing<'a> {
     /// Stores the channels of a column.
     ///
     /// # Safety
-    /// The channels belong to the running item, which holds no borrow of that column.
+    /// No other member, and no borrow of this one, touches those channels of that column now.
     pub unsafe fn store(&self, position: usize, channels: &Range<usize>, column: &[f32]) {
         let range = self.range(position, channels);
         // SAFETY: the caller vouches for it.

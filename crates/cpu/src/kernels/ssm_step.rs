@@ -1,8 +1,8 @@
 //! `ssm_step`: `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of one token per sequence.
 //!
 //! An item is a group of a segment: its heads, its B and C and its norm need nothing of another group. Where there
-//! are fewer groups than members, an item is a part of a group's heads, and whoever is the last of a group goes on
-//! with the norm and with what the others had to read before. It calls the same functions as the four ops, so it
+//! are few groups for the members, an item is a part of a group's heads, and whoever ends a group's last part
+//! normalises it and stores its columns of B and C, whose place the other parts had to read first. It calls the same functions as the four ops, so it
 //! gives the same bits, and rounds the group where that is wanted next. Bytes: the state once (N elements per
 //! channel), the ring of the chunk so far, and 8 per column of the projection.
 #![allow(unsafe_code)]
@@ -18,7 +18,7 @@ use super::ssm_conv::{ConvRing, Filter, MAX_TAPS};
 use super::ssm_dt::step_sizes;
 use super::ssm_head::{Chunk, chunk_floats};
 use super::ssm_scan::SlotPart;
-use super::{Cx, JOINT_ITEMS, MOST_PARTS, Scratch, ScratchNeed, Work};
+use super::{Cx, Scratch, ScratchNeed, Work, most_parts};
 use crate::simd::Simd;
 
 pub(crate) struct SsmStep {
@@ -51,23 +51,23 @@ struct Group<'a> {
 impl<'a> Group<'a> {
     fn new(step: &SsmStep, cx: &'a Cx, segment: &Segment, index: usize) -> Self {
         let dims = step.dims;
-        let count = dims.heads / dims.groups;
+        let per_group = dims.heads / dims.groups;
+        let heads = index * per_group..(index + 1) * per_group;
         Group {
             row: segment.first_row as usize,
             position: segment.position as usize,
             slot: SlotPart::new(cx, segment, step.layer),
-            heads: index * count..(index + 1) * count,
-            channels: index * count * dims.head_dim..(index + 1) * count * dims.head_dim,
+            channels: heads.start * dims.head_dim..heads.end * dims.head_dim,
+            heads,
             state: index * dims.state..(index + 1) * dims.state,
         }
     }
 
     /// One of so many parts.
-    fn part(&self, index: usize, parts: usize) -> Self {
-        let (count, head_dim) = (self.heads.len(), self.channels.len() / self.heads.len());
-        let first = self.heads.start;
+    fn part(&self, dims: &SsmDims, index: usize, parts: usize) -> Self {
+        let (first, count) = (self.heads.start, self.heads.len());
         let heads = first + count * index / parts..first + count * (index + 1) / parts;
-        let channels = heads.start * head_dim..heads.end * head_dim;
+        let channels = heads.start * dims.head_dim..heads.end * dims.head_dim;
         Group { heads, channels, ..self.clone() }
     }
 
@@ -171,16 +171,16 @@ impl SsmStep {
 impl Work for SsmStep {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
-        let (segments, count) = (cx.step.segments, self.dims.groups);
-        let groups = segments.len() * count;
-        let wanted = if groups <= JOINT_ITEMS { cx.members.div_ceil(groups.max(1)) } else { 1 };
-        let parts = wanted.min(self.dims.heads / count).min(MOST_PARTS);
-        let (own_b, floats) = scratch.floats.split_at_mut(self.dims.state);
+        let (segments, dims) = (cx.step.segments, self.dims);
+        let groups = segments.len() * dims.groups;
+        let wanted = cx.members.div_ceil(groups.max(1));
+        let parts = wanted.min(dims.heads / dims.groups).min(most_parts(groups)).max(1);
+        let (own_b, floats) = scratch.floats.split_at_mut(dims.state);
         while let Some(item) = cx.next(0, groups * parts) {
             let (index, part) = (item / parts, item % parts);
-            let group = Group::new(self, cx, &segments[index / count], index % count);
-            self.scan::<S>(cx, &group.part(part, parts), own_b, floats);
-            if parts == 1 || cx.is_last_part(1, index, parts) {
+            let group = Group::new(self, cx, &segments[index / dims.groups], index % dims.groups);
+            self.scan::<S>(cx, &group.part(&dims, part, parts), own_b, floats);
+            if parts == 1 || cx.is_last_part(1, (index, groups), parts) {
                 self.finish::<S>(cx, &group, own_b, floats);
             }
         }

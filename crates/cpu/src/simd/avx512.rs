@@ -74,7 +74,8 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn load_f16(x: &[u8; 2 * LANES]) -> Self::F {
-        // With exceptions as they are set, of which nothing comes: this form alone can read memory itself.
+        // `_mm512_cvtph_ps` suppresses exceptions, and that form reads no memory by itself. This one does, and
+        // exceptions are masked anyway.
         simd!(_mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(_mm256_loadu_si256(x.as_ptr().cast())))
     }
     #[inline(always)]

@@ -16,7 +16,7 @@ impl PageList {
 /// Free pages of the pool.
 #[derive(Debug)]
 pub struct KvPages {
-    /// The lowest last, as long as nobody gave some back out of order.
+    /// In falling order.
     free: Vec<u32>,
     total: usize,
 }
@@ -47,6 +47,8 @@ impl KvPages {
     /// Gives a sequence's pages back.
     pub fn give_back(&mut self, list: PageList) {
         self.free.extend(list.0.into_iter().rev());
+        // Two runs that are sorted already, as a rule: this sort only merges them.
+        self.free.sort_by(|a, b| b.cmp(a));
         debug_assert!(self.free.len() <= self.total, "a page was given back twice");
     }
 }
@@ -64,6 +66,8 @@ mod tests {
         assert_eq!(pool.free(), 1);
         pool.give_back(two);
         assert_eq!(pool.free(), 3);
+        let one_each = [1, 1, 1].map(|tokens| pool.take(tokens).unwrap());
+        one_each.into_iter().for_each(|list| pool.give_back(list));
         assert_eq!(pool.take(3 * PAGE_TOKENS).unwrap().pages(), [0, 1, 2]);
     }
 }
