@@ -30,12 +30,16 @@ impl RandomIds {
     }
 }
 
+/// Most sequences whose prompts are counted one by one.
+const COUNTED: usize = 1 << 16;
+
 /// Tokens that a sequence holds at most when [`start_sequences`] returns: who is ready early goes on decoding while
 /// the prompts of the others run, which get what is left of a step.
 pub fn started_tokens(sequences: usize, depth: usize, chunk: usize) -> usize {
     let step = chunk.max(sequences);
     let steps = |ready: usize| depth.max(1).div_ceil(step - ready);
-    (0..sequences).map(steps).fold(depth.saturating_add(1), usize::saturating_add)
+    // So many sequences that counting would take long are refused later, for the memory they need.
+    (0..sequences.min(COUNTED)).map(steps).fold(depth.saturating_add(1), usize::saturating_add)
 }
 
 /// Starts sequences with prompts of `depth` tokens, or of one, and runs until all of them decode.
@@ -120,5 +124,6 @@ mod tests {
         // The last prompt of 64 gets 449 rows of a step, not 512.
         assert!(started_tokens(64, 4096, 512) > 4096 + 546);
         assert_eq!(started_tokens(3, 10, 1), 10 + 4 + 5 + 10 + 1);
+        assert!(started_tokens(usize::MAX, 0, 512) < usize::MAX, "and in no time");
     }
 }
