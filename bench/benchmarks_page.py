@@ -30,7 +30,7 @@ FLOORS = """
   products, so two Zen 4 cores can prefill nano-4b at 37 tokens/s at most; llama.cpp's rounded ones may reach 73.
 - **Decode at depth** reads 16 KB of keys and values per token of nano-4b's past: on 16 cores as fast as the plain loop
   (104 to 112 GB/s after 65,536 tokens), on two Zen 4 cores at 28 of its 38 GB/s, where arithmetic is the limit
-  (`cargo run --release -p mambo-cpu --example attention`).
+  (`cargo run --release -p mambo-cpu --example attention 16 65536`, and `2 16384`).
 - **Tile registers** (AMX) multiply bf16 weights with activations in two parts. For quantised weights they are not
   used: scales make the sums leave a tile after every product, which costs about what the tile saves.
 - **Threads**: a step takes as many as it is worth. tiny-hybrid decodes as fast with `mambo bench -t 6` as with

@@ -12,12 +12,10 @@ use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
 use crate::machine;
 use crate::model::{EngineUse, Model};
-use crate::workload::{RandomIds, cancel_all, start_prompt, start_sequences, started_tokens};
+use crate::workload::{RandomIds, WARM_UP, cancel_all, start_prompt, start_sequences, started_tokens};
 
 /// Decode steps that are timed.
 const DECODE_STEPS: usize = 32;
-/// Decode steps before them, which warm caches and page tables up.
-const WARM_UP: usize = 4;
 /// Prompts that are timed.
 const PROMPTS: usize = 3;
 
@@ -49,7 +47,7 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
     let model = Model::open(args)?;
     let mut flags = args.clone();
     if prefill {
-        // All steps before are as long as the ones that are timed.
+        // What is timed is one step.
         flags.chunk = tokens;
     }
     let sequences = if prefill { 1 } else { tokens };

@@ -30,6 +30,8 @@ impl RandomIds {
     }
 }
 
+/// Steps that are decoded before it counts: they warm caches and page tables up.
+pub const WARM_UP: usize = 4;
 /// Most sequences whose prompts are counted one by one.
 const COUNTED: usize = 1 << 16;
 

@@ -101,9 +101,9 @@ impl Caches {
     }
 
     /// Where keys and values of every head of a layer's page are in the pool.
-    fn page_halves(&self, layer: usize, page: usize) -> impl Iterator<Item = [Range<usize>; 2]> {
+    fn page_places(&self, layer: usize, page: usize) -> impl Iterator<Item = [Range<usize>; 2]> {
         let (layout, base) = (&self.layout, self.bases[layer]);
-        (0..layout.kv_layers[layer].kv_heads).map(move |head| halves(layout, layer, base, page, head))
+        (0..layout.kv_layers[layer].kv_heads).map(move |head| places(layout, layer, base, page, head))
     }
 
     /// One page of every layer in the contract's order: all heads' keys, then all heads' values.
@@ -111,10 +111,10 @@ impl Caches {
         let elem = self.layout.kv_types.k;
         let mut out = Vec::with_capacity(self.layout.kv_bytes_per_token() * PAGE_TOKENS);
         for (layer, dims) in self.layout.kv_layers.iter().enumerate() {
-            for [keys, _] in self.page_halves(layer, page) {
+            for [keys, _] in self.page_places(layer, page) {
                 turn_head(&self.pool[keys], elem, dims.head_dim, Order::Positions, &mut out);
             }
-            for [_, values] in self.page_halves(layer, page) {
+            for [_, values] in self.page_places(layer, page) {
                 out.extend_from_slice(&self.pool[values]);
             }
         }
@@ -131,7 +131,7 @@ impl Caches {
         let (mut rest, mut turned) = (bytes, Vec::new());
         for layer in 0..self.layout.kv_layers.len() {
             let head_dim = self.layout.kv_layers[layer].head_dim;
-            let places: Vec<_> = self.page_halves(layer, page).collect();
+            let places: Vec<_> = self.page_places(layer, page).collect();
             for [keys, _] in &places {
                 let own = rest.split_off(..keys.len()).expect("the length was checked");
                 turned.clear();
@@ -148,7 +148,7 @@ impl Caches {
 }
 
 /// Where keys and values of a head of a page are in the pool, in which the layer starts at `base`.
-fn halves(layout: &CacheLayout, layer: usize, base: usize, page: usize, head: usize) -> [Range<usize>; 2] {
+fn places(layout: &CacheLayout, layer: usize, base: usize, page: usize, head: usize) -> [Range<usize>; 2] {
     let (types, dims) = (layout.kv_types, layout.kv_layers[layer]);
     let (keys, values) = (types.k.head_bytes(dims.head_dim), types.v.head_bytes(dims.head_dim));
     assert!(page < layout.pages && head < dims.kv_heads, "page {page} or head {head} of layer {layer}");
@@ -212,8 +212,8 @@ impl<'a> CacheViews<'a> {
         &self.parts[layer].1
     }
 
-    fn halves(&self, layer: usize, page: usize, head: usize) -> [Range<usize>; 2] {
-        halves(self.layout, layer, self.bases[layer], page, head)
+    fn places(&self, layer: usize, page: usize, head: usize) -> [Range<usize>; 2] {
+        places(self.layout, layer, self.bases[layer], page, head)
     }
 
     /// Keys `[channel][position]` and values `[position][channel]` of one head of a page.
@@ -221,7 +221,7 @@ impl<'a> CacheViews<'a> {
     /// # Safety
     /// No other member writes them now.
     pub unsafe fn page(&self, layer: usize, page: usize, head: usize) -> (&'a [u8], &'a [u8]) {
-        let [keys, values] = self.halves(layer, page, head);
+        let [keys, values] = self.places(layer, page, head);
         // SAFETY: the caller vouches for it.
         unsafe { (self.pool.read(keys), self.pool.read(values)) }
     }
@@ -232,8 +232,8 @@ impl<'a> CacheViews<'a> {
     /// No other member touches this head of this page now.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn page_mut(&self, layer: usize, page: usize, head: usize) -> (&'a mut [u8], &'a mut [u8]) {
-        let [keys, values] = self.halves(layer, page, head);
-        // SAFETY: the caller vouches for it, and the two halves do not overlap.
+        let [keys, values] = self.places(layer, page, head);
+        // SAFETY: the caller vouches for it, and the two do not overlap.
         unsafe { (self.pool.write(keys), self.pool.write(values)) }
     }
 

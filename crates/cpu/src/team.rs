@@ -358,7 +358,29 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_within_a_job_is_woken() {
+    fn who_sleeps_is_woken_by_the_bell() {
+        // Nobody looks by himself for as long as this takes.
+        let sleep = Duration::from_secs(60);
+        let bell = Bell::new(Duration::ZERO, Duration::ZERO, sleep);
+        let is_ready = AtomicBool::new(false);
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            for member in 0..3 {
+                let (bell, is_ready) = (&bell, &is_ready);
+                scope.spawn(move || bell.wait(member, || is_ready.load(Ordering::SeqCst)));
+            }
+            while bell.count.load(Ordering::SeqCst) < 3 {
+                yield_now();
+            }
+            is_ready.store(true, Ordering::SeqCst);
+            bell.ring(3);
+        });
+        assert!(begin.elapsed() < sleep / 2);
+        assert_eq!(bell.count.load(Ordering::SeqCst), 0, "nobody is left in the list");
+    }
+
+    #[test]
+    fn who_sleeps_within_a_job_goes_on_with_it() {
         let mut team = Team::new(3).unwrap();
         let meeting = team.meeting();
         for fails in [false, true, false] {

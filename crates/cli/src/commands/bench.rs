@@ -16,7 +16,7 @@ use crate::described::{Described, TypeTable};
 use crate::machine;
 use crate::model::{EngineUse, Model};
 use crate::terminal::{put, put_json};
-use crate::workload::{RandomIds, cancel_all, start_sequences, started_tokens};
+use crate::workload::{RandomIds, WARM_UP, cancel_all, start_sequences, started_tokens};
 
 /// `mambo bench`
 #[derive(Args)]
@@ -113,9 +113,6 @@ fn check(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Steps that are decoded before it counts.
-const WARM_UP: usize = 4;
-
 /// Whether all rounds go on with the same sequences: deep ones take much longer to fill than to decode, and some
 /// tokens more do not matter to them.
 fn goes_on(args: &BenchArgs) -> bool {
@@ -194,13 +191,13 @@ fn measure_decode(
             sequences = start_sequences(engine, ids, batch, args.depth)?;
         }
         let steps = if round == 0 { WARM_UP } else { args.tokens };
-        let begin = Instant::now();
+        let start = Instant::now();
         let mut tokens = 0;
         for _ in 0..steps {
             tokens += engine.step()?.iter().filter(|e| matches!(e, Event::Token { .. })).count();
         }
         if round > 0 {
-            rates.push(tokens as f64 / begin.elapsed().as_secs_f64());
+            rates.push(tokens as f64 / start.elapsed().as_secs_f64());
         }
     }
     cancel_all(engine, &mut sequences);

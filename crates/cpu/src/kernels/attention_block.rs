@@ -133,7 +133,7 @@ impl<'a, T: Stored> Block<'a, T> {
             for line in (0..V * LANES * 2).step_by(64) {
                 S::prefetch(self.next.1, fetched + t * ahead + line);
             }
-            // Cut in two steps, so that its length is known to be whole vectors; a third slower otherwise.
+            // Cut in two steps: so the compiler knows the length, and checks no vector for its end.
             let values = &values[c * T::BYTES..][..width * T::BYTES];
             for v in 0..V {
                 let value = T::load_part::<S>(stored_part::<T>(values, v));

@@ -8,10 +8,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mambo_kernel::{Operand, Segment, SlotLayout};
+use mambo_kernel::{Operand, Segment};
 
+use super::ssm_scan::SlotPart;
 use super::{Cx, Scratch, Work};
-use crate::cache::CacheViews;
 use crate::simd::{LANES, Math, Simd};
 
 /// Channels of an item.
@@ -60,41 +60,6 @@ impl Filter {
     }
 }
 
-/// A slot's ring of raw columns.
-pub(super) struct ConvRing<'a> {
-    pub caches: &'a CacheViews<'a>,
-    pub slot: usize,
-    pub layer: usize,
-    pub layout: &'a SlotLayout,
-}
-
-impl<'a> ConvRing<'a> {
-    fn range(&self, position: usize, channels: &Range<usize>) -> Range<usize> {
-        let entry = position % self.layout.conv_capacity;
-        let start = self.layout.conv + entry * self.layout.dims.conv_dim();
-        start + channels.start..start + channels.end
-    }
-
-    /// The channels of a column.
-    ///
-    /// # Safety
-    /// No member writes those channels of that column while they are borrowed.
-    pub unsafe fn column(&self, position: usize, channels: &Range<usize>) -> &'a [f32] {
-        // SAFETY: the caller vouches for it.
-        unsafe { self.caches.slot(self.slot, self.layer, self.range(position, channels)) }
-    }
-
-    /// Stores the channels of a column.
-    ///
-    /// # Safety
-    /// No other member, and no borrow of this one, touches those channels of that column now.
-    pub unsafe fn store(&self, position: usize, channels: &Range<usize>, column: &[f32]) {
-        let range = self.range(position, channels);
-        // SAFETY: the caller vouches for it.
-        unsafe { self.caches.slot_mut(self.slot, self.layer, range) }.copy_from_slice(column);
-    }
-}
-
 pub(crate) struct SsmConv {
     pub x: Operand,
     pub out: Operand,
@@ -107,8 +72,7 @@ impl SsmConv {
     #[inline(always)]
     fn segment<S: Simd>(&self, cx: &Cx, segment: &Segment, channels: Range<usize>) {
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
-        let (slot, layer) = (segment.slot as usize, self.layer);
-        let ring = ConvRing { caches: cx.caches, slot, layer, layout: cx.caches.slot_layout(layer) };
+        let slot = SlotPart::new(cx, segment, self.layer);
         let (first, start) = (segment.first_row as usize, segment.position as usize);
         let rows = segment.rows as usize;
         for t in 0..rows {
@@ -119,16 +83,16 @@ impl SsmConv {
                     None => {}
                     Some(p) if p >= start => *column = &x.row(first + p - start)[channels.clone()],
                     // SAFETY: the item owns these channels and writes them below, when all are read.
-                    Some(p) => *column = unsafe { ring.column(p, &channels) },
+                    Some(p) => *column = unsafe { slot.conv_column(p, &channels) },
                 }
             }
             // SAFETY: these channels of the row belong to this item.
             let out = unsafe { out.cols_mut(first + t, channels.clone()) };
             self.filter.apply::<S>(&columns[..self.taps], channels.clone(), out);
         }
-        for t in rows.saturating_sub(ring.layout.conv_capacity)..rows {
+        for t in rows.saturating_sub(slot.layout.conv_capacity)..rows {
             // SAFETY: as above; nothing borrows the ring any more.
-            unsafe { ring.store(start + t, &channels, &x.row(first + t)[channels.clone()]) };
+            unsafe { slot.store_conv_column(start + t, &channels, &x.row(first + t)[channels.clone()]) };
         }
     }
 }

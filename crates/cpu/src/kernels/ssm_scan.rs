@@ -60,6 +60,30 @@ impl<'a> SlotPart<'a> {
         ]
     }
 
+    fn conv_range(&self, position: usize, channels: &Range<usize>) -> Range<usize> {
+        let start = self.layout.conv + position % self.layout.conv_capacity * self.layout.dims.conv_dim();
+        start + channels.start..start + channels.end
+    }
+
+    /// Channels of a raw column that the convolution still needs.
+    ///
+    /// # Safety
+    /// No member writes those channels of that column while they are borrowed.
+    pub unsafe fn conv_column(&self, position: usize, channels: &Range<usize>) -> &'a [f32] {
+        // SAFETY: the caller vouches for it.
+        unsafe { self.caches.slot(self.slot, self.layer, self.conv_range(position, channels)) }
+    }
+
+    /// Stores channels of a raw column.
+    ///
+    /// # Safety
+    /// No other member, and no borrow of this one, touches those channels of that column now.
+    pub unsafe fn store_conv_column(&self, position: usize, channels: &Range<usize>, column: &[f32]) {
+        let range = self.conv_range(position, channels);
+        // SAFETY: the caller vouches for it.
+        unsafe { self.caches.slot_mut(self.slot, self.layer, range) }.copy_from_slice(column);
+    }
+
     /// Fills in the positions of a chunk that came before `new`.
     ///
     /// # Safety

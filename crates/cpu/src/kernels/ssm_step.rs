@@ -2,9 +2,11 @@
 //!
 //! An item is a group of a segment: its heads, its B and C and its norm need nothing of another group. Where there
 //! are few groups for the members, an item is a part of a group's heads, and whoever ends a group's last part
-//! normalises it and stores its columns of B and C, whose place the other parts had to read first. It calls the same functions as the four ops, so it
-//! gives the same bits, and rounds the group where that is wanted next. Bytes: the state once (N elements per
-//! channel), the ring of the chunk so far, and 8 per column of the projection.
+//! normalises it and stores its columns of B and C, whose place the other parts had to read first.
+//!
+//! It calls the same functions as the four ops, so it gives the same bits, and rounds the group where that is wanted
+//! next. Bytes: the state once (N elements per channel), the ring of the chunk so far, and 8 per column of the
+//! projection.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -14,7 +16,7 @@ use mambo_kernel::{Operand, SSM_CHUNK, Segment, SsmDims};
 
 use super::gated_group_norm::gate_and_normalize;
 use super::quantize::round_blocks;
-use super::ssm_conv::{ConvRing, Filter, MAX_TAPS};
+use super::ssm_conv::{Filter, MAX_TAPS};
 use super::ssm_dt::step_sizes;
 use super::ssm_head::{Chunk, chunk_floats};
 use super::ssm_scan::SlotPart;
@@ -76,11 +78,6 @@ impl<'a> Group<'a> {
         let starts = [dims.inner(), dims.inner() + dims.group_state()];
         starts.map(|at| at + self.state.start..at + self.state.end)
     }
-
-    fn conv_ring(&self) -> ConvRing<'a> {
-        let SlotPart { caches, slot, layer, layout } = self.slot;
-        ConvRing { caches, slot, layer, layout }
-    }
 }
 
 impl SsmStep {
@@ -90,12 +87,12 @@ impl SsmStep {
     /// No member writes those channels of the ring now.
     #[inline(always)]
     unsafe fn convolve<S: Simd>(&self, group: &Group, xbc: &[f32], at: Range<usize>, out: &mut [f32]) {
-        let (ring, taps) = (group.conv_ring(), self.dims.taps);
+        let taps = self.dims.taps;
         let mut columns = [&[][..]; MAX_TAPS];
         for (k, column) in columns[..taps - 1].iter_mut().enumerate() {
             if let Some(p) = (group.position + k + 1).checked_sub(taps) {
                 // SAFETY: the caller vouches for it.
-                *column = unsafe { ring.column(p, &at) };
+                *column = unsafe { group.slot.conv_column(p, &at) };
             }
         }
         columns[taps - 1] = &xbc[at.clone()];
@@ -119,7 +116,7 @@ impl SsmStep {
             self.convolve::<S>(part, xbc, channels.clone(), own_x);
             self.convolve::<S>(part, xbc, b, own_b);
             self.convolve::<S>(part, xbc, c, own_c);
-            part.conv_ring().store(*position, channels, &xbc[channels.clone()]);
+            slot.store_conv_column(*position, channels, &xbc[channels.clone()]);
         }
         step_sizes::<S>(&dt[heads.clone()], &self.dt_bias[heads.clone()], own_dt);
 
@@ -155,8 +152,8 @@ impl SsmStep {
         // SAFETY: nobody but this member has anything to do with the group any more.
         let out = unsafe {
             slot.store_ring(*position, [0..0, group.state.clone(), 0..0], [&[], own_b, &[]]);
-            group.conv_ring().store(*position, &b, &xbc[b.clone()]);
-            group.conv_ring().store(*position, &c, &xbc[c.clone()]);
+            slot.store_conv_column(*position, &b, &xbc[b.clone()]);
+            slot.store_conv_column(*position, &c, &xbc[c.clone()]);
             out.cols_mut(*row, channels.clone())
         };
         y.copy_from_slice(out);
