@@ -74,8 +74,9 @@ def bench(args, row, *flags, threads=None):
     return json.loads(compare.output_of(command, args.timeout))
 
 
-def rates(found):
-    return {(r["phase"], r["batch"]): r["tokens_per_second"]["median"] for r in found["results"]}
+def rates(found, phase, by):
+    """Tokens per second of a phase, by batch, depth or tokens."""
+    return {r[by]: r["tokens_per_second"]["median"] for r in found["results"] if r["phase"] == phase}
 
 
 def versus(args, row):
@@ -90,16 +91,13 @@ def versus(args, row):
 
 
 def scaling(args):
-    prompts = {p: rates(bench(args, "nano-4b q4_0", "-p", p, "-n", 0, "-r", 2))["prefill", 1] for p in (512, 4096)}
-    # Filling takes minutes, in which a machine may change: the start is measured before and after.
-    before, deep, after = (rates(bench(args, "nano-4b q4_0", "-p", 0, "-n", 32, "-b", 1, "-d", d, "-r", 5,
-                                       "--context", 17000))["decode", 1] for d in (0, 16384, 0))
-    return {"prefill": prompts, "decode_at_depth": {0: (before + after) / 2, 16384: deep}}
+    prompts = bench(args, "nano-4b q4_0", "-p", "512,4096", "-n", 0, "-r", 3)
+    depths = bench(args, "nano-4b q4_0", "-p", 0, "-n", 32, "-b", 1, "-d", "0,16384", "-r", 7)
+    return {"prefill": rates(prompts, "prefill", "tokens"), "decode_at_depth": rates(depths, "decode", "depth")}
 
 
 def batch(args, row):
-    found = rates(bench(args, row, "-p", 0, "-n", 32, "-b", "1,8", "-r", 5))
-    return {"1": found["decode", 1], "8": found["decode", 8]}
+    return rates(bench(args, row, "-p", 0, "-n", 32, "-b", "1,8", "-r", 7), "decode", "batch")
 
 
 def load(args):
@@ -119,8 +117,8 @@ def threads(args):
     counts = sorted({1, *(n for n in (2, 4, 8) if n <= cores), cores, cores + cores // 2})
     found = {}
     for n in counts:
-        own = rates(bench(args, "nano-4b q4_0", "-p", 512, "-n", 32, "-b", 1, "-r", 2, threads=n))
-        found[n] = {"prefill": own["prefill", 1], "decode": own["decode", 1]}
+        own = bench(args, "nano-4b q4_0", "-p", 512, "-n", 32, "-b", 1, "-r", 2, threads=n)["results"]
+        found[n] = {r["phase"]: r["tokens_per_second"]["median"] for r in own}
     return found
 
 

@@ -12,7 +12,7 @@ use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
 use crate::machine;
 use crate::model::{EngineUse, Model};
-use crate::workload::{RandomIds, WARM_UP, cancel_all, start_prompt, start_sequences, started_tokens};
+use crate::workload::{Pasts, RandomIds, WARM_UP, cancel_all, start_prompt};
 
 /// Decode steps that are timed.
 const DECODE_STEPS: usize = 32;
@@ -51,11 +51,8 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
         flags.chunk = tokens;
     }
     let sequences = if prefill { 1 } else { tokens };
-    let room = if prefill {
-        depth.saturating_add(tokens).saturating_add(1)
-    } else {
-        started_tokens(sequences, depth, flags.chunk).saturating_add(WARM_UP + DECODE_STEPS + 1)
-    };
+    let after = if prefill { tokens } else { 1 + WARM_UP + DECODE_STEPS };
+    let room = depth.saturating_add(after).saturating_add(1);
     flags.context = Some(flags.context.unwrap_or(room).max(room));
     let mut engine = model.engine(&flags, EngineUse { sequences, ..EngineUse::default() })?;
     let program = if prefill { engine.program_ids().0 } else { engine.program_ids().1 };
@@ -71,7 +68,7 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
         tokens,
         wanted: sequences,
         segments: sequences,
-        depth: if prefill { depth } else { depth + WARM_UP + DECODE_STEPS / 2 },
+        depth: if prefill { depth } else { depth + 1 + WARM_UP + DECODE_STEPS / 2 },
         kv_types: engine.config().kv_types,
         state_elem: engine.config().state_elem,
         weight_bytes: &|key| {
@@ -102,7 +99,7 @@ fn time_prompts(engine: &mut Engine, ids: &mut RandomIds, work: Workload) -> Res
 
 /// Times steps that decode all sequences.
 fn time_decoding(engine: &mut Engine, ids: &mut RandomIds, work: Workload) -> Result<()> {
-    let mut sequences = start_sequences(engine, ids, work.tokens, work.depth)?;
+    let sequences = Pasts::read(engine, ids, work.tokens, work.depth)?.start(engine, ids, work.tokens)?;
     for _ in 0..WARM_UP {
         engine.step()?;
     }
@@ -111,7 +108,7 @@ fn time_decoding(engine: &mut Engine, ids: &mut RandomIds, work: Workload) -> Re
         engine.step()?;
     }
     engine.backend_mut().set_profiling(false);
-    cancel_all(engine, &mut sequences);
+    cancel_all(engine, sequences);
     Ok(())
 }
 

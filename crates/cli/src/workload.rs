@@ -1,10 +1,11 @@
 //! Sequences to measure with: random prompts, read before anything is timed.
 
-use std::collections::HashSet;
+use std::sync::Arc;
 
-use anyhow::Result;
-use mambo_engine::{Engine, Event, Request, SequenceId};
+use anyhow::{Result, bail};
+use mambo_engine::{Engine, Event, Request, SequenceId, Snapshot, human_bytes};
 
+use crate::machine;
 use crate::progress::PromptBar;
 
 /// What prompts are made of: ids that nothing can predict, the same in every run.
@@ -32,44 +33,70 @@ impl RandomIds {
 
 /// Steps that are decoded before it counts: they warm caches and page tables up.
 pub const WARM_UP: usize = 4;
-/// Most sequences whose prompts are counted one by one.
-const COUNTED: usize = 1 << 16;
 
-/// Tokens that a sequence holds at most when [`start_sequences`] returns: who is ready early goes on decoding while
-/// the prompts of the others run, which get what is left of a step.
-pub fn started_tokens(sequences: usize, depth: usize, chunk: usize) -> usize {
-    let step = chunk.max(sequences);
-    let steps = |ready: usize| depth.max(1).div_ceil(step - ready);
-    // So many sequences that counting would take long are refused later, for the memory they need.
-    (0..sequences.min(COUNTED)).map(steps).fold(depth.saturating_add(1), usize::saturating_add)
+/// What is behind the sequences that are measured: prompts that were read once and are kept, so that every turn starts
+/// at the same depth.
+pub struct Pasts(Vec<Arc<Snapshot>>);
+
+impl Pasts {
+    /// Reads prompts of `depth` tokens, one after the other.
+    pub fn read(engine: &mut Engine, ids: &mut RandomIds, sequences: usize, depth: usize) -> Result<Self> {
+        if depth == 0 {
+            return Ok(Pasts(Vec::new()));
+        }
+        let reading = Reading::new(engine, sequences.saturating_mul(depth));
+        let mut kept: Vec<Arc<Snapshot>> = Vec::new();
+        for sequence in 0..sequences {
+            if let Some(first) = kept.first() {
+                let need = first.bytes().saturating_mul(sequences - sequence) as u64;
+                check_room(need, sequences, depth)?;
+            }
+            let request = Request { prompt: ids.take(depth), snapshot_at: Some(depth), ..Default::default() };
+            let id = engine.submit(request)?;
+            for step in 1.. {
+                let read = engine.step()?.into_iter().find_map(|event| match event {
+                    Event::Snapshot { snapshot, .. } => Some(snapshot),
+                    _ => None,
+                });
+                kept.extend(read);
+                if kept.len() > sequence {
+                    break;
+                }
+                reading.at(sequence * depth + step * engine.config().step_tokens);
+            }
+            engine.cancel(id);
+        }
+        Ok(Pasts(kept))
+    }
+
+    /// Starts as many sequences, all of which decode from the next step on.
+    pub fn start(
+        &self,
+        engine: &mut Engine,
+        ids: &mut RandomIds,
+        sequences: usize,
+    ) -> Result<Vec<SequenceId>> {
+        let mut started = Vec::new();
+        for sequence in 0..sequences {
+            let resume = self.0.get(sequence).cloned();
+            let mut prompt = resume.as_ref().map_or(Vec::new(), |past| past.tokens().to_vec());
+            prompt.extend(ids.take(1));
+            started.push(engine.submit(Request { prompt, resume, ..Default::default() })?);
+        }
+        Ok(started)
+    }
 }
 
-/// Starts sequences with prompts of `depth` tokens, or of one, and runs until all of them decode.
-pub fn start_sequences(
-    engine: &mut Engine,
-    ids: &mut RandomIds,
-    sequences: usize,
-    depth: usize,
-) -> Result<Vec<SequenceId>> {
-    let mut started = Vec::new();
-    for _ in 0..sequences {
-        let request = Request { prompt: ids.take(depth.max(1)), ..Default::default() };
-        started.push(engine.submit(request)?);
+fn check_room(need: u64, sequences: usize, depth: usize) -> Result<()> {
+    match machine::available_memory() {
+        Some(room) if room < need => bail!(
+            "keeping what {sequences} sequences hold after {depth} tokens takes {} more, and {} are left; lower \
+             --depth or the number of sequences",
+            human_bytes(need),
+            human_bytes(room)
+        ),
+        _ => Ok(()),
     }
-    let reading = Reading::new(engine, sequences.saturating_mul(depth));
-    let mut ready = HashSet::new();
-    for step in 1.. {
-        for event in engine.step()? {
-            if let Event::Token { id, .. } = event {
-                ready.insert(id);
-            }
-        }
-        if ready.len() == sequences {
-            break;
-        }
-        reading.at(step);
-    }
-    Ok(started)
 }
 
 /// Starts a prompt of which `depth` tokens, a multiple of a step's, are read and `left` are not.
@@ -84,48 +111,29 @@ pub fn start_prompt(
     let reading = Reading::new(engine, depth);
     for step in 1..=depth / engine.config().step_tokens {
         engine.step()?;
-        reading.at(step);
+        reading.at(step * engine.config().step_tokens);
     }
     Ok(id)
 }
 
 /// Ends sequences.
-pub fn cancel_all(engine: &mut Engine, sequences: &mut Vec<SequenceId>) {
-    for id in sequences.drain(..) {
+pub fn cancel_all(engine: &mut Engine, sequences: Vec<SequenceId>) {
+    for id in sequences {
         engine.cancel(id);
     }
 }
 
 /// Shows how far long prompts are read.
-struct Reading {
-    bar: Option<PromptBar>,
-    step_tokens: usize,
-}
+struct Reading(Option<PromptBar>);
 
 impl Reading {
     fn new(engine: &Engine, tokens: usize) -> Self {
-        let step_tokens = engine.config().step_tokens;
-        Reading { bar: (tokens > 2 * step_tokens).then(|| PromptBar::new(tokens)), step_tokens }
+        Reading((tokens > 2 * engine.config().step_tokens).then(|| PromptBar::new(tokens)))
     }
 
-    fn at(&self, step: usize) {
-        if let Some(bar) = &self.bar {
-            bar.at(step * self.step_tokens);
+    fn at(&self, tokens: usize) {
+        if let Some(bar) = &self.0 {
+            bar.at(tokens);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_is_ready_early_has_room_to_go_on() {
-        assert_eq!(started_tokens(1, 0, 512), 2);
-        assert_eq!(started_tokens(1, 4096, 512), 4096 + 8 + 1);
-        // The last prompt of 64 gets 449 rows of a step, not 512.
-        assert!(started_tokens(64, 4096, 512) > 4096 + 546);
-        assert_eq!(started_tokens(3, 10, 1), 10 + 4 + 5 + 10 + 1);
-        assert!(started_tokens(usize::MAX, 0, 512) < usize::MAX, "and in no time");
     }
 }

@@ -6,11 +6,12 @@ use program::{fixture, json, refused, works};
 
 #[test]
 fn bench_measures_what_was_asked_for() {
-    let report = json(&["bench", "-m", &fixture("moe"), "-p", "70", "-n", "6", "-b", "1,3", "-r", "2"]);
+    let report = json(&["bench", "-m", &fixture("moe"), "-p", "70,0,9", "-n", "6", "-b", "1,3", "-r", "2"]);
     let results = report["results"].as_array().unwrap();
     let kinds: Vec<_> =
         results.iter().map(|r| (r["phase"].as_str().unwrap(), r["batch"].as_u64().unwrap())).collect();
-    assert_eq!(kinds, [("prefill", 1), ("decode", 1), ("decode", 3)]);
+    assert_eq!(kinds, [("prefill", 1), ("prefill", 1), ("decode", 1), ("decode", 3)]);
+    assert_eq!((&results[0]["tokens"], &results[1]["tokens"]), (&70.into(), &9.into()));
     for result in results {
         let rate = |name: &str| result["tokens_per_second"][name].as_f64().unwrap();
         assert!(rate("min") > 0.0 && rate("min") <= rate("median") && rate("median") <= rate("max"));
@@ -19,7 +20,7 @@ fn bench_measures_what_was_asked_for() {
         assert!((moved.as_f64().unwrap() / expected - 1.0).abs() < 1e-9);
     }
     let bytes = |i: usize| results[i]["bytes_per_token"].as_f64().unwrap();
-    assert!(bytes(2) < bytes(1), "sequences decoded together share the weights they read");
+    assert!(bytes(3) < bytes(2), "sequences decoded together share the weights they read");
     for field in ["load_seconds", "peak_memory_bytes", "weight_bytes", "bandwidth_bytes_per_second"] {
         assert!(report["machine"][field].as_f64() > Some(0.0), "{field}");
     }
@@ -27,15 +28,19 @@ fn bench_measures_what_was_asked_for() {
 
 #[test]
 fn depth_adds_the_keys_and_values_it_reads() {
-    let run = |depth: &str| {
-        let path = fixture("moe");
-        let report = json(&["bench", "-m", &path, "-p", "0", "-n", "4", "-b", "2", "-r", "1", "-d", depth]);
-        report["results"][0]["bytes_per_token"].as_f64().unwrap()
-    };
+    let path = fixture("moe");
+    let report = json(&["bench", "-m", &path, "-p", "0", "-n", "4", "-b", "1,2", "-r", "1", "-d", "0,100"]);
+    let results = report["results"].as_array().unwrap();
+    let number = |i: usize, name: &str| results[i][name].as_f64().unwrap();
+    let cases: Vec<_> = (0..4).map(|i| (number(i, "depth"), number(i, "batch"))).collect();
+    assert_eq!(cases, [(0.0, 1.0), (0.0, 2.0), (100.0, 1.0), (100.0, 2.0)]);
     // One attention layer with 2 heads of 32 f32 keys and as many values.
     let per_token =
         json(&["inspect", "-m", &fixture("moe")])["memory"]["kv_bytes_per_token"].as_f64().unwrap();
-    assert_eq!(run("100") - run("0"), 100.0 * per_token);
+    for (start, deep) in [(0, 2), (1, 3)] {
+        let more = number(deep, "bytes_per_token") - number(start, "bytes_per_token");
+        assert_eq!(more, 100.0 * per_token);
+    }
 }
 
 #[test]

@@ -16,23 +16,23 @@ use crate::described::{Described, TypeTable};
 use crate::machine;
 use crate::model::{EngineUse, Model};
 use crate::terminal::{put, put_json};
-use crate::workload::{RandomIds, WARM_UP, cancel_all, start_sequences, started_tokens};
+use crate::workload::{Pasts, RandomIds, WARM_UP, cancel_all};
 
 /// `mambo bench`
 #[derive(Args)]
 pub struct BenchArgs {
-    /// Prompt tokens to prefill; 0 skips the measurement
-    #[arg(short, long, value_name = "N", default_value_t = 512)]
-    pub prompt: usize,
+    /// Prompt tokens to prefill, one measurement each; 0 skips it
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_values_t = [512])]
+    pub prompt: Vec<usize>,
     /// Tokens to generate per sequence; 0 skips the measurement
     #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 128)]
     pub tokens: usize,
     /// Sequences decoded at once, one measurement each
     #[arg(short, long, value_name = "B,...", value_delimiter = ',', default_values_t = [1, 8])]
     pub batch: Vec<usize>,
-    /// Tokens each sequence holds before decoding is measured
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
-    pub depth: usize,
+    /// Tokens each sequence holds before decoding is measured, one measurement each
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_values_t = [0])]
+    pub depth: Vec<usize>,
     /// Repetitions of every measurement
     #[arg(short, long, value_name = "N", default_value_t = 3)]
     pub repeats: usize,
@@ -49,6 +49,7 @@ struct Measurement {
     name: String,
     phase: &'static str,
     batch: usize,
+    depth: usize,
     tokens: usize,
     /// Tokens per second.
     rate: Spread,
@@ -65,12 +66,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let (mut engine, threads) = load(args, &model)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let mut ids = RandomIds::below(model.spec.vocab);
-    let mut found = Vec::new();
-    if args.prompt > 0 {
-        found.push(measure_prefill(args, &mut engine, &mut ids, &types)?);
-    }
-    for &batch in args.batch.iter().filter(|_| args.tokens > 0) {
-        found.push(measure_decode(args, batch, &mut engine, &mut ids, &types)?);
+    let mut found = measure_prefill(args, &mut engine, &mut ids, &types)?;
+    if args.tokens > 0 {
+        found.extend(measure_decode(args, &mut engine, &mut ids, &types)?);
     }
     // Asked before the bandwidth is measured, which takes memory of its own.
     let peak = machine::peak_memory();
@@ -104,7 +102,7 @@ fn check(args: &BenchArgs) -> Result<()> {
     if args.repeats == 0 {
         bail!("--repeats is 0; measure at least once");
     }
-    if args.prompt == 0 && args.tokens == 0 {
+    if args.tokens == 0 && args.prompt.iter().all(|&tokens| tokens == 0) {
         bail!("-p 0 and -n 0 leave nothing to measure; raise one of them");
     }
     if args.batch.contains(&0) {
@@ -113,24 +111,12 @@ fn check(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Whether all rounds go on with the same sequences: deep ones take much longer to fill than to decode, and some
-/// tokens more do not matter to them.
-fn goes_on(args: &BenchArgs) -> bool {
-    args.depth > args.model.chunk && args.depth / 8 >= args.tokens.saturating_mul(args.repeats)
-}
-
-/// Tokens that a sequence decodes while it counts.
-fn decoded_tokens(args: &BenchArgs) -> usize {
-    if goes_on(args) { args.tokens.saturating_mul(args.repeats) } else { args.tokens }
-}
-
 /// An engine with room for the largest measurement and no more.
 fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
-    let sequences = args.batch.iter().copied().max().unwrap_or(1);
-    let decoded = started_tokens(sequences, args.depth, args.model.chunk)
-        .saturating_add(decoded_tokens(args))
-        .saturating_add(WARM_UP);
-    let need = args.prompt.max(decoded).saturating_add(1);
+    let largest = |sizes: &[usize]| sizes.iter().copied().max().unwrap_or(0);
+    let sequences = largest(&args.batch).max(1);
+    let decoded = largest(&args.depth).saturating_add(1 + WARM_UP).saturating_add(args.tokens);
+    let need = largest(&args.prompt).max(decoded).saturating_add(1);
     let mut flags = args.model.clone();
     flags.context = Some(flags.context.unwrap_or(need));
     if flags.context < Some(need) {
@@ -141,76 +127,114 @@ fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
     Ok((model.engine(&flags, usage)?, threads))
 }
 
+/// Prompts of all lengths take turns, so that a machine that changes meanwhile changes for all of them.
 fn measure_prefill(
     args: &BenchArgs,
     engine: &mut Engine,
     ids: &mut RandomIds,
     types: &TypeTable,
-) -> Result<Measurement> {
-    let mut rates = Vec::new();
-    for round in 0..=args.repeats {
-        let request = Request { prompt: ids.take(args.prompt), max_tokens: Some(1), ..Default::default() };
-        let start = Instant::now();
-        let id = engine.submit(request)?;
-        while !engine.step()?.iter().any(|e| matches!(e, Event::Token { .. })) {}
-        // The first round warms caches and page tables up and does not count.
-        if round > 0 {
-            rates.push(args.prompt as f64 / start.elapsed().as_secs_f64());
+) -> Result<Vec<Measurement>> {
+    let mut cases: Vec<(usize, Vec<f64>)> =
+        args.prompt.iter().filter(|&&tokens| tokens > 0).map(|&tokens| (tokens, Vec::new())).collect();
+    // The first turn warms caches and page tables up and does not count.
+    for turn in 0..=args.repeats {
+        for (tokens, rates) in &mut cases {
+            let request = Request { prompt: ids.take(*tokens), max_tokens: Some(1), ..Default::default() };
+            let start = Instant::now();
+            let id = engine.submit(request)?;
+            while !engine.step()?.iter().any(|e| matches!(e, Event::Token { .. })) {}
+            if turn > 0 {
+                rates.push(*tokens as f64 / start.elapsed().as_secs_f64());
+            }
+            engine.cancel(id);
         }
-        engine.cancel(id);
     }
     let (program, _) = engine.program_ids();
     let chunk = args.model.chunk;
-    let mut bytes = 0;
-    for first in (0..args.prompt).step_by(chunk) {
-        let tokens = chunk.min(args.prompt - first);
-        bytes += step_cost(engine, program, types, tokens, 1, first).bytes;
-    }
-    Ok(Measurement {
-        name: format!("prefill {}", args.prompt),
+    let bytes = |tokens: usize| {
+        (0..tokens)
+            .step_by(chunk)
+            .map(|first| step_cost(engine, program, types, chunk.min(tokens - first), 1, first).bytes)
+            .sum::<u64>()
+    };
+    let measured = |(tokens, rates): (usize, Vec<f64>)| Measurement {
+        name: format!("prefill {tokens}"),
         phase: "prefill",
         batch: 1,
-        tokens: args.prompt,
+        depth: 0,
+        tokens,
         rate: Spread::of(&rates),
-        bytes_per_token: bytes as f64 / args.prompt as f64,
-    })
+        bytes_per_token: bytes(tokens) as f64 / tokens as f64,
+    };
+    Ok(cases.into_iter().map(measured).collect())
 }
 
+/// So many sequences with the same past.
+struct DecodeCase<'a> {
+    batch: usize,
+    depth: usize,
+    past: &'a Pasts,
+    rates: Vec<f64>,
+}
+
+/// Batches at all depths take turns, as prompts do.
 fn measure_decode(
     args: &BenchArgs,
-    batch: usize,
     engine: &mut Engine,
     ids: &mut RandomIds,
     types: &TypeTable,
-) -> Result<Measurement> {
-    let mut rates = Vec::new();
-    let mut sequences = Vec::new();
-    for round in 0..=args.repeats {
-        if round == 0 || !goes_on(args) {
-            cancel_all(engine, &mut sequences);
-            sequences = start_sequences(engine, ids, batch, args.depth)?;
-        }
-        let steps = if round == 0 { WARM_UP } else { args.tokens };
-        let start = Instant::now();
-        let mut tokens = 0;
-        for _ in 0..steps {
-            tokens += engine.step()?.iter().filter(|e| matches!(e, Event::Token { .. })).count();
-        }
-        if round > 0 {
-            rates.push(tokens as f64 / start.elapsed().as_secs_f64());
+) -> Result<Vec<Measurement>> {
+    let largest = args.batch.iter().copied().max().unwrap_or(0);
+    let mut pasts = Vec::new();
+    for &depth in &args.depth {
+        pasts.push((depth, Pasts::read(engine, ids, largest, depth)?));
+    }
+    let mut cases = Vec::new();
+    for (depth, past) in &pasts {
+        cases.extend(args.batch.iter().map(|&batch| DecodeCase {
+            batch,
+            depth: *depth,
+            past,
+            rates: Vec::new(),
+        }));
+    }
+    for turn in 0..=args.repeats {
+        for case in &mut cases {
+            let sequences = case.past.start(engine, ids, case.batch)?;
+            decode(engine, WARM_UP)?;
+            if turn > 0 {
+                let start = Instant::now();
+                let tokens = decode(engine, args.tokens)?;
+                case.rates.push(tokens as f64 / start.elapsed().as_secs_f64());
+            }
+            cancel_all(engine, sequences);
         }
     }
-    cancel_all(engine, &mut sequences);
     let (_, program) = engine.program_ids();
-    let cost = step_cost(engine, program, types, batch, batch, args.depth + decoded_tokens(args) / 2);
-    Ok(Measurement {
-        name: format!("decode {} x {batch}", args.tokens),
-        phase: "decode",
-        batch,
-        tokens: args.tokens,
-        rate: Spread::of(&rates),
-        bytes_per_token: cost.bytes as f64 / batch as f64,
-    })
+    let measured = |DecodeCase { batch, depth, rates, .. }| {
+        let middle = depth + 1 + WARM_UP + args.tokens / 2;
+        let bytes = step_cost(engine, program, types, batch, batch, middle).bytes;
+        let after = if depth > 0 { format!(" after {depth}") } else { String::new() };
+        Measurement {
+            name: format!("decode {} x {batch}{after}", args.tokens),
+            phase: "decode",
+            batch,
+            depth,
+            tokens: args.tokens,
+            rate: Spread::of(&rates),
+            bytes_per_token: bytes as f64 / batch as f64,
+        }
+    };
+    Ok(cases.into_iter().map(measured).collect())
+}
+
+/// Runs steps and counts the tokens they give.
+fn decode(engine: &mut Engine, steps: usize) -> Result<usize> {
+    let mut tokens = 0;
+    for _ in 0..steps {
+        tokens += engine.step()?.iter().filter(|e| matches!(e, Event::Token { .. })).count();
+    }
+    Ok(tokens)
 }
 
 /// The least work of one step.
@@ -243,6 +267,7 @@ impl Measurement {
         json!({
             "phase": self.phase,
             "batch": self.batch,
+            "depth": self.depth,
             "tokens": self.tokens,
             "tokens_per_second": self.rate,
             "bytes_per_token": self.bytes_per_token,
