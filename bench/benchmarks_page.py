@@ -68,8 +68,9 @@ def own_lines(result):
                      f"{near / far:.2f} times decoding at the start ({rate(far)} and {rate(near)} tokens/s).")
     for key, name in (("batch 4b", "nano-4b q4_0"), ("batch 30b", "nano-30b q4_0")):
         if row := rows.get(key):
-            lines.append(f"- {name}: 8 sequences together decode {rate(row['8'])} tokens/s, "
-                         f"{row['8'] / row['1']:.2f} times one ({rate(row['1'])}).")
+            told = lambda one: f"{rate(one['8'])} tokens/s, {one['8'] / one['1']:.2f} times one ({rate(one['1'])})"
+            later = f"; after 512 tokens {told(row['after_512'])}" if "after_512" in row else ""
+            lines.append(f"- {name}: 8 sequences together decode {told(row)}{later}.")
     if row := rows.get("load"):
         lines.append(f"- nano-30b q4_0 is ready after {row['load_seconds']:.1f} s (reading its file once takes "
                      f"{row['read_seconds']:.1f} s), peak memory {row['peak_memory_bytes'] / row['file_bytes']:.2f} "

@@ -64,6 +64,8 @@ pub(crate) struct Q8Block {
     pub offset: i32,
     /// -128 times the sum of the first half.
     pub half_offset: i32,
+    /// The bits of the float `Q8_ANCHOR + offset`.
+    pub start: i32,
 }
 
 const _: () = assert!(size_of::<Q8Block>() == Q8_BLOCK_BYTES && align_of::<Q8Block>() == 4);

@@ -24,5 +24,5 @@ pub use program::{Call, Operand, Output, Phase, Place, Program, WeightKey};
 pub use reference::ReferenceBackend;
 pub use step::{Segment, StepInputs};
 pub use value::{
-    BF16X2_COLS, BF16X2_LEAST, Elem, Q8_BLOCK, Q8_BLOCK_BYTES, ROW_ALIGN, RowBase, Rows, ValueType,
+    BF16X2_COLS, BF16X2_LEAST, Elem, Q8_ANCHOR, Q8_BLOCK, Q8_BLOCK_BYTES, ROW_ALIGN, RowBase, Rows, ValueType,
 };

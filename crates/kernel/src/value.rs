@@ -20,8 +20,11 @@ pub enum Elem {
 
 /// Values of a [`Elem::Q8`] row that share one scale.
 pub const Q8_BLOCK: usize = 32;
-/// Bytes of a block: codes, scale, and two offsets.
-pub const Q8_BLOCK_BYTES: usize = Q8_BLOCK + 12;
+/// Bytes of a block: codes, scale, two offsets and a start.
+pub const Q8_BLOCK_BYTES: usize = Q8_BLOCK + 16;
+/// 1.5·2^23. A whole number of at most 22 bits gives the same float whether it is added to this one or to its bits:
+/// a sum of whole numbers that starts here needs no conversion.
+pub const Q8_ANCHOR: f32 = 12_582_912.0;
 
 /// Parts of a [`Elem::BF16X2`] value that are smaller than 2^-56 are zero.
 pub const BF16X2_LEAST: f32 = 1.0 / (1u64 << 56) as f32;
@@ -35,8 +38,9 @@ pub const ROW_ALIGN: usize = 64;
 impl Elem {
     /// Bytes of one row of `cols` elements, rounded up to [`ROW_ALIGN`].
     ///
-    /// A `Q8` row is blocks of 32 signed codes, their f32 scale, and two i32: -128 times the sum of all
-    /// codes and of the first sixteen. A kernel takes the zero point of a weight's codes out with them.
+    /// A `Q8` row is blocks of 32 signed codes, their f32 scale, two i32: -128 times the sum of all codes and of
+    /// the first sixteen, and [`Q8_ANCHOR`] plus the first of these. A kernel takes the zero point of a weight's
+    /// codes out with them.
     pub fn row_bytes(self, cols: usize) -> usize {
         let bytes = match self {
             Elem::F32 | Elem::I32 => cols * 4,

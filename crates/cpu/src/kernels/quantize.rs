@@ -1,11 +1,11 @@
 //! `quantize`: f32 rows to 8-bit rows, per 32 values `scale = amax/127`, `code = round(x·127/amax)`, or to
 //! two bf16 for each value.
 //!
-//! An item is some blocks of a row. Bytes: 4 in and 1.375 or 4 out per value. Products, and ops whose items are
+//! An item is some blocks of a row. Bytes: 4 in and 1.5 or 4 out per value. Products, and ops whose items are
 //! rows or groups of columns, call the same functions for what they have just written (`joined.rs`).
 #![allow(unsafe_code)]
 
-use mambo_kernel::{BF16X2_LEAST, Elem, Operand, Q8_BLOCK};
+use mambo_kernel::{BF16X2_LEAST, Elem, Operand, Q8_ANCHOR, Q8_BLOCK};
 
 use super::{Cx, Scratch, Work};
 use crate::shared::{Q8Block, View};
@@ -45,6 +45,7 @@ fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
     out.scale = amax / 127.0;
     out.offset = -128 * (sums[0] + sums[1]);
     out.half_offset = -128 * sums[0];
+    out.start = Q8_ANCHOR.to_bits() as i32 + out.offset;
 }
 
 /// Rounds columns of a row to 8-bit blocks; the first column starts one.

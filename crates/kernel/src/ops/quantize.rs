@@ -8,7 +8,7 @@
 use crate::case::{Case, RAGGED, Rng};
 use crate::op::Op;
 use crate::rounding::{bf16_bits, bf16_value};
-use crate::value::{BF16X2_LEAST, Elem, Q8_BLOCK, Q8_BLOCK_BYTES};
+use crate::value::{BF16X2_LEAST, Elem, Q8_ANCHOR, Q8_BLOCK, Q8_BLOCK_BYTES};
 
 /// One row in the layout of a rounded type, as bytes.
 pub fn reference(x: &[f32], to: Elem) -> Vec<u8> {
@@ -40,6 +40,7 @@ fn blocks(x: &[f32]) -> Vec<u8> {
         row.extend((amax / 127.0).to_le_bytes());
         row.extend(offset(&codes).to_le_bytes());
         row.extend(offset(&codes[..Q8_BLOCK / 2]).to_le_bytes());
+        row.extend((Q8_ANCHOR + offset(&codes) as f32).to_le_bytes());
     }
     row
 }

@@ -4,10 +4,15 @@
 //! 4j..4j+4 of every row. Sums of a tile are whole numbers, so every instruction set finds the same ones.
 //! Then `acc = fma(scale_x, inner, acc)`, tile after tile, where `inner` is the sum times the weights' scale
 //! ([`inner`]).
+//!
+//! Where it costs nothing a sum starts at the bits of [`Q8_ANCHOR`], so that they are a float's as they are: `anchor +
+//! sum`. The scale's product with the anchor is exact, for a scale has few bits (and is below 2^104), so one fma that
+//! takes it out rounds `scale · sum` just as a conversion and a product would.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 
+use mambo_kernel::Q8_ANCHOR;
 use mambo_tensor::DType;
 
 use super::format::{Format, Many, Stretch, fetch_ahead};
@@ -88,8 +93,8 @@ pub(crate) enum Kind {
 pub(crate) struct Tile<S: Simd> {
     pub codes: [S::B; 8],
     pub scale: S::F,
-    /// The second half's scale, or the line's value at code zero over -128: it meets the offset of the
-    /// activations.
+    /// What takes the anchor out of a sum; the second half's scale; or the line's value at code zero over -128, which
+    /// meets the offset of the activations.
     pub other: S::F,
 }
 
@@ -97,7 +102,7 @@ impl<S: Simd> Tile<S> {
     /// A tile of one scale.
     #[inline(always)]
     pub fn whole(codes: [S::B; 8], scale: S::F) -> Self {
-        Tile { codes, scale, other: scale }
+        Tile { codes, scale, other: minus_anchor::<S>(scale) }
     }
 
     /// A tile of lines.
@@ -107,10 +112,35 @@ impl<S: Simd> Tile<S> {
     }
 }
 
+/// What takes the anchor out of a sum times this scale.
+#[inline(always)]
+fn minus_anchor<S: Simd>(scale: S::F) -> S::F {
+    S::mul(scale, S::splat(-Q8_ANCHOR))
+}
+
+/// Whether sums of such codes start at the anchor: where their start has to be loaded anyway, or is zero.
+#[inline(always)]
+fn is_anchored<S: Simd>(kind: Kind, zero: i32) -> bool {
+    match kind {
+        Kind::Whole => zero == 128 && S::WIDE_ZERO == 128,
+        Kind::Halves => false,
+        Kind::Line => true,
+    }
+}
+
 /// The weights' share of a tile's product, from the sums of its halves or the whole sum.
 #[inline(always)]
-pub(crate) fn inner<S: Simd>(kind: Kind, scale: S::F, other: S::F, sums: [S::I; 2], x: &Q8Block) -> S::F {
-    let first = S::mul(scale, S::to_float(sums[0]));
+pub(crate) fn inner<S: Simd>(
+    (kind, zero): (Kind, i32),
+    [scale, other]: [S::F; 2],
+    sums: [S::I; 2],
+    x: &Q8Block,
+) -> S::F {
+    let first = match kind {
+        Kind::Whole if is_anchored::<S>(kind, zero) => S::fma(scale, S::from_bits(sums[0]), other),
+        Kind::Line => S::fma(scale, S::from_bits(sums[0]), minus_anchor::<S>(scale)),
+        _ => S::mul(scale, S::to_float(sums[0])),
+    };
     match kind {
         Kind::Whole => first,
         Kind::Halves => S::fma(other, S::to_float(sums[1]), first),
@@ -118,9 +148,23 @@ pub(crate) fn inner<S: Simd>(kind: Kind, scale: S::F, other: S::F, sums: [S::I; 
     }
 }
 
-/// Where a sum starts so that the codes' zero point is taken out.
+/// Where the sums of a tile's halves start, or the whole sum alone: so that the codes' zero point is taken out.
 #[inline(always)]
-pub(crate) fn start<S: Simd>(zero: i32, offset: i32) -> S::I {
+pub(crate) fn starts<S: Simd>((kind, zero): (Kind, i32), x: &Q8Block) -> [S::I; 2] {
+    let none = S::isplat(0);
+    match kind {
+        Kind::Line => [S::isplat(Q8_ANCHOR.to_bits() as i32), none],
+        Kind::Whole if is_anchored::<S>(kind, zero) => [S::isplat(x.start), none],
+        Kind::Whole => [start::<S>(zero, x.offset), none],
+        Kind::Halves => {
+            let first = start::<S>(zero, x.half_offset);
+            [first, S::isub(start::<S>(zero, x.offset), first)]
+        }
+    }
+}
+
+#[inline(always)]
+fn start<S: Simd>(zero: i32, offset: i32) -> S::I {
     let offset = S::isplat(offset);
     match zero {
         8 => S::isar::<4>(offset),
@@ -130,17 +174,6 @@ pub(crate) fn start<S: Simd>(zero: i32, offset: i32) -> S::I {
         128 if S::WIDE_ZERO == 128 => offset,
         _ => S::isplat(0),
     }
-}
-
-/// Where the sums of a tile's halves start, or the whole sum alone.
-#[inline(always)]
-fn starts<S: Simd, C: Coded>(x: &Q8Block) -> [S::I; 2] {
-    let all = start::<S>(C::zero::<S>(), x.offset);
-    if C::KIND != Kind::Halves {
-        return [all, S::isplat(0)];
-    }
-    let first = start::<S>(C::zero::<S>(), x.half_offset);
-    [first, S::isub(all, first)]
 }
 
 /// The format of a type of codes.
@@ -214,6 +247,7 @@ impl<C: Coded> Format for CodedFormat<C> {
     ) -> [[S::F; R]; N] {
         let tiles = cols / TILE;
         assert!(x.iter().all(|x| x.len() == tiles) && panels.iter().all(|p| tiles <= tiles_of::<C>(p)));
+        let kind = (C::KIND, C::zero::<S>());
         let mut acc = [[S::zero(); R]; N];
         for t in 0..tiles {
             each_row!(N, p, {
@@ -225,7 +259,7 @@ impl<C: Coded> Format for CodedFormat<C> {
                 let x: [&Q8Block; R] = std::array::from_fn(|r| unsafe { x[r].get_unchecked(t) });
                 let mut sums = [[S::isplat(0); 2]; R];
                 each_row!(R, r, {
-                    sums[r] = starts::<S, C>(x[r]);
+                    sums[r] = starts::<S>(kind, x[r]);
                 });
                 // Rows take turns, lest each step wait for the last.
                 for j in 0..8 {
@@ -239,7 +273,7 @@ impl<C: Coded> Format for CodedFormat<C> {
                     });
                 }
                 each_row!(R, r, {
-                    let inner = inner::<S>(C::KIND, tile.scale, tile.other, sums[r], x[r]);
+                    let inner = inner::<S>(kind, [tile.scale, tile.other], sums[r], x[r]);
                     acc[p][r] = S::fma(S::splat(x[r].scale), inner, acc[p][r]);
                 });
             });

@@ -2,14 +2,14 @@
 //!
 //! Panels go in pairs and columns in stretches: a pair's stretch is unpacked into the first cache, where
 //! all rows meet it six or four at a time. Each broadcast of activations serves both panels. Between stretches the
-//! sums stand in the second cache. Per row, panel and tile: 8 dot steps, a conversion, a product and an fma.
+//! sums stand in the second cache. Per row, panel and tile: 8 dot steps and two fma.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::coded::{Kind, TILE, inner, start};
+use super::coded::{Kind, TILE, inner, starts};
 use super::format::PANEL_ROWS;
 use super::multiply::Unpack;
 use super::task::Task;
@@ -138,7 +138,7 @@ fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: 
     sums: &mut [[f32; PANEL_ROWS]],
     (rows, first): (usize, usize),
 ) -> usize {
-    let (kind, zero) = (
+    let kind = (
         KINDS[KIND],
         if KIND == 2 {
             0
@@ -164,15 +164,13 @@ fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: 
         let mut low = [[S::isplat(0); R]; N];
         let mut high = [[S::isplat(0); R]; N];
         each_row!(R, r, {
-            let all = start::<S>(zero, x[r].offset);
-            let half = start::<S>(zero, x[r].half_offset);
+            let starts = starts::<S>(kind, x[r]);
             each_row!(N, p, {
-                low[p][r] = if kind == Kind::Halves { half } else { all };
-                high[p][r] = S::isub(all, half);
+                [low[p][r], high[p][r]] = starts;
             });
         });
         for j in 0..8 {
-            let into = if kind == Kind::Halves && j >= 4 { &mut high } else { &mut low };
+            let into = if kind.0 == Kind::Halves && j >= 4 { &mut high } else { &mut low };
             let mut codes = [S::bsplat(0); N];
             each_row!(N, p, {
                 codes[p] = S::load_bytes(&tile[p].codes[j]);
@@ -190,7 +188,7 @@ fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: 
         each_row!(N, p, {
             let (scale, other) = (S::load_le(&tile[p].scale), S::load_le(&tile[p].other));
             each_row!(R, r, {
-                let inner = inner::<S>(kind, scale, other, [low[p][r], high[p][r]], x[r]);
+                let inner = inner::<S>(kind, [scale, other], [low[p][r], high[p][r]], x[r]);
                 acc[p][r] = S::fma(S::splat(x[r].scale), inner, acc[p][r]);
             });
         });
