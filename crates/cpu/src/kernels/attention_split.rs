@@ -18,6 +18,8 @@ use crate::simd::Simd;
 const HELD: usize = 256;
 /// Most that are held.
 const MOST_HELD: usize = 4096;
+/// The phase whose counter hands out stretches; keys are appended in the one before.
+const PHASE: usize = 1;
 /// Items for each member that make splitting superfluous.
 const ENOUGH: usize = 4;
 
@@ -60,11 +62,12 @@ impl<'a> Split<'a> {
     /// Computes all queries.
     #[inline(always)]
     pub fn work<S: Simd>(&self, cx: &Cx, floats: &mut [f32]) {
-        let mut first = 0;
+        let (mut first, mut turns) = (0, 0);
         while first < self.stretches {
             let round = first..self.stretches.min(first + self.at_once);
-            self.share_stretches::<S>(cx, &round, floats);
+            self.share_stretches::<S>(cx, &round, turns, floats);
             cx.barrier();
+            turns = cx.turns(PHASE);
             for query in cx.own(self.queries) {
                 self.add_up::<S>(cx, &round, query);
             }
@@ -93,28 +96,43 @@ impl<'a> Split<'a> {
         })
     }
 
-    /// Computes this member's share of a round's items: neighbours, which are one stream.
+    /// Computes a round's items in runs of neighbours, which are one stream: a member that is slow, or disturbed, takes
+    /// fewer of them.
     #[inline(always)]
-    fn share_stretches<S: Simd>(&self, cx: &Cx, round: &Range<usize>, floats: &mut [f32]) {
-        let (attention, n) = (self.attention, self.attention.dims.head_dim);
-        let own = cx.own(self.blocks(cx, round).map(|(_, stretches)| stretches.len()).sum());
-        let mut first = 0;
-        for (block, stretches) in self.blocks(cx, round) {
-            let end = first + stretches.len();
-            for item in own.start.max(first)..own.end.min(end) {
-                let stretch = stretches.start + item - first;
-                let take = |i: usize, running: Running, sums: &[f32]| {
-                    let held = self.held(self.query(&block, i), 1 + stretch - round.start);
-                    // SAFETY: a stretch of a query belongs to one item, and all members have met since the
-                    // memory was last read.
-                    let held = unsafe { cx.common.write(held) };
-                    held[..n].copy_from_slice(sums);
-                    held[n..].copy_from_slice(&[running.max, running.sum]);
-                };
-                attention.attend_stretch::<S>(cx, &block, stretch, floats, take);
+    fn share_stretches<S: Simd>(&self, cx: &Cx, round: &Range<usize>, turns: usize, floats: &mut [f32]) {
+        let count = self.blocks(cx, round).map(|(_, stretches)| stretches.len()).sum();
+        while let Some(run) = cx.next_run_of_round(PHASE, turns, count) {
+            let mut first = 0;
+            for (block, stretches) in self.blocks(cx, round) {
+                let end = first + stretches.len();
+                for item in run.start.max(first)..run.end.min(end) {
+                    self.take_stretch::<S>(cx, round, &block, stretches.start + item - first, floats);
+                }
+                first = end;
             }
-            first = end;
         }
+    }
+
+    /// Computes a stretch of a block of queries and puts down what it finds.
+    #[inline(always)]
+    fn take_stretch<S: Simd>(
+        &self,
+        cx: &Cx,
+        round: &Range<usize>,
+        block: &Queries,
+        stretch: usize,
+        floats: &mut [f32],
+    ) {
+        let n = self.attention.dims.head_dim;
+        let take = |i: usize, running: Running, sums: &[f32]| {
+            let held = self.held(self.query(block, i), 1 + stretch - round.start);
+            // SAFETY: a stretch of a query belongs to one item, and all members have met since the memory was last
+            // read.
+            let held = unsafe { cx.common.write(held) };
+            held[..n].copy_from_slice(sums);
+            held[n..].copy_from_slice(&[running.max, running.sum]);
+        };
+        self.attention.attend_stretch::<S>(cx, block, stretch, floats, take);
     }
 
     /// Adds a round's stretches of a query to its total, and writes the result after the last.

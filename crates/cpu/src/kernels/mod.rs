@@ -84,7 +84,19 @@ impl<'a> Cx<'a> {
     /// Hands out items `0..count` of a phase in runs of neighbours, each run to one member.
     #[inline(always)]
     pub fn next_run(&self, phase: usize, count: usize) -> Option<Range<usize>> {
-        run(self.counters[phase].fetch_add(1, Ordering::Relaxed), count, self.members)
+        self.next_run_of_round(phase, 0, count)
+    }
+
+    /// The same in a later round of a phase, which comes after so many [`Cx::turns`].
+    #[inline(always)]
+    pub fn next_run_of_round(&self, phase: usize, turns: usize, count: usize) -> Option<Range<usize>> {
+        run(self.counters[phase].fetch_add(1, Ordering::Relaxed) - turns, count, self.members)
+    }
+
+    /// Turns that members took in a phase, asked between two barriers while nobody takes one.
+    #[inline(always)]
+    pub fn turns(&self, phase: usize) -> usize {
+        self.counters[phase].load(Ordering::Relaxed)
     }
 
     /// This member's share of items `0..count` that all take as long: nobody has to ask for the next.
