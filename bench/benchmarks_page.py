@@ -17,8 +17,8 @@ FLOORS = """
 ## What bounds a ratio
 - **Decode** reads every active weight once per token. Where llama.cpp already reaches most of what memory gives,
   nobody can be much faster; where its kernels are the limit, mambo is ahead by as much as they fall short.
-- **Prefill** is 8-bit dot products. Every 32 columns have scales of their own, so each eight dot products bring a
-  product and an fma to the same units: 80 % of the peak is the most that such weights allow. A Zen 4 core does one
+- **Prefill** is 8-bit dot products. Every 32 columns have scales of their own, so each eight dot products bring
+  two fma to the same units: 80 % of the peak is the most that such weights allow. A Zen 4 core does one
   512-bit dot product (64 products) per cycle; two cores at 3.6 GHz can therefore prefill nano-4b, 3.16 G products
   per token, at 146 tokens/s if they do nothing else and at 117 with the scales.
   `cargo run --release -p mambo-cpu --example throughput` prints what matrices of each type reach on a machine.
@@ -58,6 +58,10 @@ def versus_table(rows):
     return "\n".join(lines)
 
 
+def eight(row):
+    return f"{rate(row['8'])} tokens/s, {row['8'] / row['1']:.2f} times one ({rate(row['1'])})"
+
+
 def own_lines(result):
     rows, lines = result["rows"], [f"- {note}" for note in result.get("notes", [])]
     if row := rows.get("scaling"):
@@ -68,9 +72,8 @@ def own_lines(result):
                      f"{near / far:.2f} times decoding at the start ({rate(far)} and {rate(near)} tokens/s).")
     for key, name in (("batch 4b", "nano-4b q4_0"), ("batch 30b", "nano-30b q4_0")):
         if row := rows.get(key):
-            told = lambda one: f"{rate(one['8'])} tokens/s, {one['8'] / one['1']:.2f} times one ({rate(one['1'])})"
-            later = f"; after 512 tokens {told(row['after_512'])}" if "after_512" in row else ""
-            lines.append(f"- {name}: 8 sequences together decode {told(row)}{later}.")
+            later = f"; after 512 tokens {eight(row['after_512'])}" if "after_512" in row else ""
+            lines.append(f"- {name}: 8 sequences together decode {eight(row)}{later}.")
     if row := rows.get("load"):
         lines.append(f"- nano-30b q4_0 is ready after {row['load_seconds']:.1f} s (reading its file once takes "
                      f"{row['read_seconds']:.1f} s), peak memory {row['peak_memory_bytes'] / row['file_bytes']:.2f} "

@@ -2,7 +2,7 @@
 //! to move.
 
 use anyhow::Result;
-use mambo_engine::Engine;
+use mambo_engine::{Engine, SnapshotRoom};
 use mambo_kernel::{CallTime, ProgramId};
 use mambo_plan::{CallCost, CostContext, Kernels, Measured, layer_kinds, program_cost};
 use serde_json::{Value, json};
@@ -54,7 +54,8 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
     let after = if prefill { tokens } else { 1 + WARM_UP + DECODE_STEPS };
     let room = depth.saturating_add(after).saturating_add(1);
     flags.context = Some(flags.context.unwrap_or(room).max(room));
-    let mut engine = model.engine(&flags, EngineUse { sequences, ..EngineUse::default() })?;
+    let snapshots = if prefill { SnapshotRoom::default() } else { Pasts::room(sequences, &[depth]) };
+    let mut engine = model.engine(&flags, EngineUse { sequences, snapshots, ..EngineUse::default() })?;
     let program = if prefill { engine.program_ids().0 } else { engine.program_ids().1 };
     let mut ids = RandomIds::below(model.spec.vocab);
     if prefill {
@@ -68,7 +69,7 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
         tokens,
         wanted: sequences,
         segments: sequences,
-        depth: if prefill { depth } else { depth + 1 + WARM_UP + DECODE_STEPS / 2 },
+        depth: if prefill { depth } else { depth + WARM_UP + DECODE_STEPS / 2 },
         kv_types: engine.config().kv_types,
         state_elem: engine.config().state_elem,
         weight_bytes: &|key| {

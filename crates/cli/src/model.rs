@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use mambo_checkpoint::{Checkpoint, GgufMetadata, Metadata};
 use mambo_cpu::{CpuBackend, CpuOptions};
-use mambo_engine::{Engine, EngineConfig, ModelGraphs, Progress, SamplingParams, Weights};
+use mambo_engine::{Engine, EngineConfig, ModelGraphs, Progress, SamplingParams, SnapshotRoom, Weights};
 use mambo_graph::Graph;
 use mambo_kernel::{Backend, KvScale, Rollback, WeightSource};
 use mambo_model::{BuildOptions, ModelSpec, WeightTable, bind, describe};
@@ -42,11 +42,19 @@ pub struct EngineUse {
     pub at_least_tokens: usize,
     /// Run on the plain reference backend.
     pub reference: bool,
+    /// Snapshots that will be kept.
+    pub snapshots: SnapshotRoom,
 }
 
 impl Default for EngineUse {
     fn default() -> Self {
-        EngineUse { sequences: 1, mtp: false, at_least_tokens: 0, reference: false }
+        EngineUse {
+            sequences: 1,
+            mtp: false,
+            at_least_tokens: 0,
+            reference: false,
+            snapshots: SnapshotRoom::default(),
+        }
     }
 }
 
@@ -149,6 +157,7 @@ impl Model {
             kv_types: args.cache.kv_types(is_f32),
             state_elem: args.cache.state_type,
             rollback: Rollback::None,
+            snapshots: usage.snapshots,
             memory_bytes: machine::available_memory(),
         })
     }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
-use mambo_engine::{Engine, Event, Request, SequenceId, Snapshot, human_bytes};
+use anyhow::Result;
+use mambo_engine::{Engine, Event, Request, SequenceId, Snapshot, SnapshotRoom};
 
-use crate::machine;
 use crate::progress::PromptBar;
 
 /// What prompts are made of: ids that nothing can predict, the same in every run.
@@ -39,34 +38,29 @@ pub const WARM_UP: usize = 4;
 pub struct Pasts(Vec<Arc<Snapshot>>);
 
 impl Pasts {
+    /// What keeping so many sequences at each of these depths takes.
+    pub fn room(sequences: usize, depths: &[usize]) -> SnapshotRoom {
+        let deep = depths.iter().filter(|&&depth| depth > 0);
+        SnapshotRoom {
+            count: sequences.saturating_mul(deep.clone().count()),
+            tokens: deep.fold(0, |sum: usize, depth| sum.saturating_add(depth.saturating_mul(sequences))),
+        }
+    }
+
     /// Reads prompts of `depth` tokens, one after the other.
     pub fn read(engine: &mut Engine, ids: &mut RandomIds, sequences: usize, depth: usize) -> Result<Self> {
         if depth == 0 {
             return Ok(Pasts(Vec::new()));
         }
         let reading = Reading::new(engine, sequences.saturating_mul(depth));
-        let mut kept: Vec<Arc<Snapshot>> = Vec::new();
-        for sequence in 0..sequences {
-            if let Some(first) = kept.first() {
-                let need = first.bytes().saturating_mul(sequences - sequence) as u64;
-                check_room(need, sequences, depth)?;
-            }
-            let request = Request { prompt: ids.take(depth), snapshot_at: Some(depth), ..Default::default() };
-            let id = engine.submit(request)?;
-            for step in 1.. {
-                let read = engine.step()?.into_iter().find_map(|event| match event {
-                    Event::Snapshot { snapshot, .. } => Some(snapshot),
-                    _ => None,
-                });
-                kept.extend(read);
-                if kept.len() > sequence {
-                    break;
-                }
-                reading.at(sequence * depth + step * engine.config().step_tokens);
-            }
-            engine.cancel(id);
-        }
-        Ok(Pasts(kept))
+        let read =
+            |sequence| read_one(engine, ids.take(depth), |tokens| reading.at(sequence * depth + tokens));
+        Ok(Pasts((0..sequences).map(read).collect::<Result<_>>()?))
+    }
+
+    /// Bytes that are kept.
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().map(|past| past.bytes() as u64).sum()
     }
 
     /// Starts as many sequences, all of which decode from the next step on.
@@ -87,15 +81,20 @@ impl Pasts {
     }
 }
 
-fn check_room(need: u64, sequences: usize, depth: usize) -> Result<()> {
-    match machine::available_memory() {
-        Some(room) if room < need => bail!(
-            "keeping what {sequences} sequences hold after {depth} tokens takes {} more, and {} are left; lower \
-             --depth or the number of sequences",
-            human_bytes(need),
-            human_bytes(room)
-        ),
-        _ => Ok(()),
+/// Reads a prompt and keeps what the model remembers of it.
+fn read_one(engine: &mut Engine, prompt: Vec<u32>, progress: impl Fn(usize)) -> Result<Arc<Snapshot>> {
+    let snapshot_at = Some(prompt.len());
+    let id = engine.submit(Request { prompt, snapshot_at, ..Default::default() })?;
+    let mut steps = 0;
+    loop {
+        for event in engine.step()? {
+            if let Event::Snapshot { snapshot, .. } = event {
+                engine.cancel(id);
+                return Ok(snapshot);
+            }
+        }
+        steps += 1;
+        progress(steps * engine.config().step_tokens);
     }
 }
 
@@ -135,5 +134,17 @@ impl Reading {
         if let Some(bar) = &self.0 {
             bar.at(tokens);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_deep_is_kept() {
+        assert_eq!(Pasts::room(3, &[0]), SnapshotRoom::default());
+        assert_eq!(Pasts::room(3, &[0, 10, 100]), SnapshotRoom { count: 6, tokens: 330 });
+        assert_eq!(Pasts::room(usize::MAX, &[2]).tokens, usize::MAX);
     }
 }

@@ -29,11 +29,11 @@ fn bench_measures_what_was_asked_for() {
 #[test]
 fn depth_adds_the_keys_and_values_it_reads() {
     let path = fixture("moe");
-    let report = json(&["bench", "-m", &path, "-p", "0", "-n", "4", "-b", "1,2", "-r", "1", "-d", "0,100"]);
+    let report = json(&["bench", "-m", &path, "-p", "0", "-n", "4", "-b", "1,2", "-r", "1", "-d", "64,164"]);
     let results = report["results"].as_array().unwrap();
     let number = |i: usize, name: &str| results[i][name].as_f64().unwrap();
     let cases: Vec<_> = (0..4).map(|i| (number(i, "depth"), number(i, "batch"))).collect();
-    assert_eq!(cases, [(0.0, 1.0), (0.0, 2.0), (100.0, 1.0), (100.0, 2.0)]);
+    assert_eq!(cases, [(64.0, 1.0), (64.0, 2.0), (164.0, 1.0), (164.0, 2.0)]);
     // One attention layer with 2 heads of 32 f32 keys and as many values.
     let per_token =
         json(&["inspect", "-m", &fixture("moe")])["memory"]["kv_bytes_per_token"].as_f64().unwrap();
@@ -49,9 +49,12 @@ fn bench_prints_a_table_and_refuses_nonsense() {
     assert!(text.contains("tok/s") && text.contains("prefill 8") && text.contains("decode 2 x 1"), "{text}");
     assert!(refused(&["bench", "-r", "0"]).contains("--repeats is 0"));
     assert!(refused(&["bench", "-b", "0"]).contains("--batch holds a 0"));
+    assert!(refused(&["bench", "-d", "8,0,8"]).contains("--depth holds 8 twice"));
     assert!(refused(&["bench", "-p", "0", "-n", "0"]).contains("nothing to measure"));
     assert!(refused(&["bench", "--context", "4"]).contains("--context holds fewer"));
     assert!(refused(&["bench", "-t", "0"]).contains("--threads is 0"));
+    // What is kept of deep sequences counts, before anything is loaded.
+    assert!(refused(&["bench", "-b", "500", "-d", "4000000"]).contains("kept pasts"));
 }
 
 #[test]

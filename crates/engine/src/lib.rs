@@ -17,7 +17,7 @@ mod snapshot;
 
 pub use engine::{Engine, Event};
 pub use error::EngineError;
-pub use load::{EngineConfig, ModelGraphs, Progress, SCORE_TOKENS, Weights, optimise, plan};
+pub use load::{EngineConfig, ModelGraphs, Progress, SCORE_TOKENS, SnapshotRoom, Weights, optimise, plan};
 pub use memory::{MemoryNeed, cache_layout, human_bytes};
 pub use sample::{Choice, History, Logprobs, Sampler, SamplingParams, argmax};
 pub use score::{ReadOutput, ScoreOptions, ScoredRows};

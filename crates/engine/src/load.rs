@@ -28,8 +28,19 @@ pub struct EngineConfig {
     pub state_elem: StateElem,
     /// How far sequences roll back without a snapshot.
     pub rollback: Rollback,
+    /// Snapshots that will be kept beside the caches.
+    pub snapshots: SnapshotRoom,
     /// Memory that may be used, if known.
     pub memory_bytes: Option<u64>,
+}
+
+/// How many snapshots are kept at once, and the tokens that all of them hold together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotRoom {
+    /// Snapshots.
+    pub count: usize,
+    /// Tokens.
+    pub tokens: usize,
 }
 
 /// Rows of a scoring step: every row's logits are wanted there, and a row of logits is large.

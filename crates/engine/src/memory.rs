@@ -16,12 +16,16 @@ pub struct MemoryNeed {
     pub state: u64,
     /// Activations.
     pub arena: u64,
+    /// Snapshots kept beside the caches.
+    pub snapshots: u64,
 }
 
 impl MemoryNeed {
     /// The sum.
     pub fn total(&self) -> u64 {
-        self.weights + self.kv + self.state + self.arena
+        [self.weights, self.kv, self.state, self.arena, self.snapshots]
+            .into_iter()
+            .fold(0, u64::saturating_add)
     }
 }
 
@@ -67,12 +71,19 @@ pub(crate) fn check_memory(
         kv: layout.kv_bytes() as u64,
         state: (layout.slot_bytes() * layout.slots) as u64,
         arena: programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64,
+        snapshots: (layout.slot_bytes() as u64).saturating_mul(config.snapshots.count as u64).saturating_add(
+            (layout.kv_bytes_per_token() as u64).saturating_mul(config.snapshots.tokens as u64),
+        ),
+    };
+    let kept = match need.snapshots {
+        0 => String::new(),
+        bytes => format!(", kept pasts {}", human_bytes(bytes)),
     };
     match config.memory_bytes {
         Some(available) if need.total() > available => Err(EngineError::DoesNotFit {
             need: human_bytes(need.total()),
             parts: format!(
-                "weights {}, KV cache {}, recurrent state {}, activations {}",
+                "weights {}, KV cache {}, recurrent state {}, activations {}{kept}",
                 human_bytes(need.weights),
                 human_bytes(need.kv),
                 human_bytes(need.state),

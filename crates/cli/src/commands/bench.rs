@@ -67,8 +67,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let load_seconds = start.elapsed().as_secs_f64();
     let mut ids = RandomIds::below(model.spec.vocab);
     let mut found = measure_prefill(args, &mut engine, &mut ids, &types)?;
+    let mut kept = 0;
     if args.tokens > 0 {
-        found.extend(measure_decode(args, &mut engine, &mut ids, &types)?);
+        let pasts = read_pasts(args, &mut engine, &mut ids)?;
+        kept = pasts.iter().map(|(_, pasts)| pasts.bytes()).sum();
+        found.extend(measure_decode(args, &pasts, &mut engine, &mut ids, &types)?);
     }
     // Asked before the bandwidth is measured, which takes memory of its own.
     let peak = machine::peak_memory();
@@ -80,6 +83,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         "load_seconds": load_seconds,
         "weight_bytes": engine.backend().weight_bytes(),
         "peak_memory_bytes": peak,
+        "kept_past_bytes": kept,
     });
     if args.json {
         let results: Vec<Value> = found.iter().map(|m| m.to_json(bandwidth)).collect();
@@ -87,12 +91,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         return Ok(());
     }
     put(&format!(
-        "{}\n{}, reads {:.1} GB/s; {} of weights loaded in {load_seconds:.2} s; peak memory {}\n\n{}",
+        "{}\n{}, reads {:.1} GB/s; {} of weights loaded in {load_seconds:.2} s; peak memory {}{}\n\n{}",
         model.name(),
         engine.backend().name(),
         bandwidth / 1e9,
         human_bytes(engine.backend().weight_bytes() as u64),
         peak.map_or("unknown".to_owned(), human_bytes),
+        if kept > 0 { format!(", of which kept pasts {}", human_bytes(kept)) } else { String::new() },
         table(&found, bandwidth),
     ))?;
     Ok(())
@@ -108,21 +113,31 @@ fn check(args: &BenchArgs) -> Result<()> {
     if args.batch.contains(&0) {
         bail!("--batch holds a 0; every batch needs at least one sequence");
     }
+    for (flag, sizes) in [("prompt", &args.prompt), ("batch", &args.batch), ("depth", &args.depth)] {
+        if let Some((_, twice)) = sizes.iter().enumerate().find(|(i, size)| sizes[..*i].contains(size)) {
+            bail!("--{flag} holds {twice} twice; once is enough");
+        }
+    }
     Ok(())
 }
 
-/// An engine with room for the largest measurement and no more.
+fn largest(sizes: &[usize]) -> usize {
+    sizes.iter().copied().max().unwrap_or(0)
+}
+
+/// An engine with room for the largest of all measurements.
 fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
-    let largest = |sizes: &[usize]| sizes.iter().copied().max().unwrap_or(0);
-    let sequences = largest(&args.batch).max(1);
-    let decoded = largest(&args.depth).saturating_add(1 + WARM_UP).saturating_add(args.tokens);
-    let need = largest(&args.prompt).max(decoded).saturating_add(1);
+    let decodes = args.tokens > 0;
+    let sequences = if decodes { largest(&args.batch).max(1) } else { 1 };
+    let depths = if decodes { &args.depth[..] } else { &[] };
+    let decoded = largest(depths).saturating_add(1 + WARM_UP).saturating_add(args.tokens);
+    let need = largest(&args.prompt).max(if decodes { decoded } else { 0 }).saturating_add(1);
     let mut flags = args.model.clone();
     flags.context = Some(flags.context.unwrap_or(need));
     if flags.context < Some(need) {
         bail!("--context holds fewer than the {need} tokens this measurement needs; leave it out");
     }
-    let usage = EngineUse { sequences, ..EngineUse::default() };
+    let usage = EngineUse { sequences, snapshots: Pasts::room(sequences, depths), ..EngineUse::default() };
     let threads = args.model.threads.unwrap_or(usize::MAX).min(machine::cores());
     Ok((model.engine(&flags, usage)?, threads))
 }
@@ -150,7 +165,7 @@ fn measure_prefill(
         }
     }
     let (program, _) = engine.program_ids();
-    let chunk = args.model.chunk;
+    let chunk = engine.config().step_tokens;
     let bytes = |tokens: usize| {
         (0..tokens)
             .step_by(chunk)
@@ -169,38 +184,36 @@ fn measure_prefill(
     Ok(cases.into_iter().map(measured).collect())
 }
 
-/// So many sequences with the same past.
+/// So many sequences, each with a past of the same length.
 struct DecodeCase<'a> {
     batch: usize,
     depth: usize,
-    past: &'a Pasts,
+    pasts: &'a Pasts,
     rates: Vec<f64>,
+}
+
+/// Reads what is behind the sequences, for every depth.
+fn read_pasts(args: &BenchArgs, engine: &mut Engine, ids: &mut RandomIds) -> Result<Vec<(usize, Pasts)>> {
+    let read = |&depth| Ok((depth, Pasts::read(engine, ids, largest(&args.batch), depth)?));
+    args.depth.iter().map(read).collect()
 }
 
 /// Batches at all depths take turns, as prompts do.
 fn measure_decode(
     args: &BenchArgs,
+    pasts: &[(usize, Pasts)],
     engine: &mut Engine,
     ids: &mut RandomIds,
     types: &TypeTable,
 ) -> Result<Vec<Measurement>> {
-    let largest = args.batch.iter().copied().max().unwrap_or(0);
-    let mut pasts = Vec::new();
-    for &depth in &args.depth {
-        pasts.push((depth, Pasts::read(engine, ids, largest, depth)?));
-    }
     let mut cases = Vec::new();
-    for (depth, past) in &pasts {
-        cases.extend(args.batch.iter().map(|&batch| DecodeCase {
-            batch,
-            depth: *depth,
-            past,
-            rates: Vec::new(),
-        }));
+    for (depth, pasts) in pasts {
+        let case = |&batch| DecodeCase { batch, depth: *depth, pasts, rates: Vec::new() };
+        cases.extend(args.batch.iter().map(case));
     }
     for turn in 0..=args.repeats {
         for case in &mut cases {
-            let sequences = case.past.start(engine, ids, case.batch)?;
+            let sequences = case.pasts.start(engine, ids, case.batch)?;
             decode(engine, WARM_UP)?;
             if turn > 0 {
                 let start = Instant::now();
@@ -212,7 +225,7 @@ fn measure_decode(
     }
     let (_, program) = engine.program_ids();
     let measured = |DecodeCase { batch, depth, rates, .. }| {
-        let middle = depth + 1 + WARM_UP + args.tokens / 2;
+        let middle = depth + WARM_UP + args.tokens / 2;
         let bytes = step_cost(engine, program, types, batch, batch, middle).bytes;
         let after = if depth > 0 { format!(" after {depth}") } else { String::new() };
         Measurement {

@@ -224,6 +224,7 @@ fn caches(
         kv_types: args.model.cache.kv_types(types.dtype("embed") == Some(DType::F32)),
         state_elem: args.model.cache.state_type,
         rollback: Rollback::None,
+        snapshots: Default::default(),
         memory_bytes: None,
     };
     let graphs =

@@ -157,6 +157,7 @@ impl Fit {
             kv: (self.layout.kv_bytes_per_token() * PAGE_TOKENS * pages) as u64,
             state: (self.layout.slot_bytes() * sequences) as u64,
             arena: self.arena,
+            snapshots: 0,
         }
     }
 

@@ -28,6 +28,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         mtp: true,
         at_least_tokens: ids.len(),
         reference: args.reference,
+        ..EngineUse::default()
     };
     // The last position has no next token to feed the MTP head with.
     let mtp_rows = if model.spec.mtp.is_some() { ids.len().saturating_sub(1) } else { 0 };

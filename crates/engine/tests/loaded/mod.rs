@@ -125,6 +125,7 @@ pub fn load_scaled(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvSca
         kv_types: setup.kv_types,
         state_elem: setup.state_elem,
         rollback: setup.rollback,
+        snapshots: Default::default(),
         memory_bytes: None,
     };
     Engine::load(on.backend(), &graphs, &weights, config, &mut |_| {}).expect("golden checkpoints load")

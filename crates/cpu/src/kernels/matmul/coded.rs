@@ -3,11 +3,12 @@
 //! A tile is sixteen weight rows times 32 columns. Its codes come as eight vectors; step j holds columns
 //! 4j..4j+4 of every row. Sums of a tile are whole numbers, so every instruction set finds the same ones.
 //! Then `acc = fma(scale_x, inner, acc)`, tile after tile, where `inner` is the sum times the weights' scale
-//! ([`inner`]).
+//! ([`Codes::inner`]).
 //!
 //! Where it costs nothing a sum starts at the bits of [`Q8_ANCHOR`], so that they are a float's as they are: `anchor +
-//! sum`. The scale's product with the anchor is exact, for a scale has few bits (and is below 2^104), so one fma that
-//! takes it out rounds `scale · sum` just as a conversion and a product would.
+//! sum`. The scale's product with the anchor is exact, for a scale has 17 bits at most and is no larger than 2^104, so
+//! one fma that takes it out rounds `scale · sum` just as a conversion and a product would. (A scale that is no number
+//! gives none either way, though not the same one.)
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -118,51 +119,57 @@ fn minus_anchor<S: Simd>(scale: S::F) -> S::F {
     S::mul(scale, S::splat(-Q8_ANCHOR))
 }
 
-/// Whether sums of such codes start at the anchor: where their start has to be loaded anyway, or is zero.
-#[inline(always)]
-fn is_anchored<S: Simd>(kind: Kind, zero: i32) -> bool {
-    match kind {
-        Kind::Whole => zero == 128 && S::WIDE_ZERO == 128,
-        Kind::Halves => false,
-        Kind::Line => true,
-    }
+/// What the sums of some codes need to know of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Codes {
+    pub kind: Kind,
+    /// The code of a zero weight.
+    pub zero: i32,
 }
 
-/// The weights' share of a tile's product, from the sums of its halves or the whole sum.
-#[inline(always)]
-pub(crate) fn inner<S: Simd>(
-    (kind, zero): (Kind, i32),
-    [scale, other]: [S::F; 2],
-    sums: [S::I; 2],
-    x: &Q8Block,
-) -> S::F {
-    let first = match kind {
-        Kind::Whole if is_anchored::<S>(kind, zero) => S::fma(scale, S::from_bits(sums[0]), other),
-        Kind::Line => S::fma(scale, S::from_bits(sums[0]), minus_anchor::<S>(scale)),
-        _ => S::mul(scale, S::to_float(sums[0])),
-    };
-    match kind {
-        Kind::Whole => first,
-        Kind::Halves => S::fma(other, S::to_float(sums[1]), first),
-        Kind::Line => S::fma(other, S::to_float(S::isplat(x.offset)), first),
+impl Codes {
+    /// Whether sums start at the anchor: where their start is one word in memory, or always zero.
+    #[inline(always)]
+    fn is_anchored<S: Simd>(self) -> bool {
+        match self.kind {
+            Kind::Whole => self.zero == 128 && S::WIDE_ZERO == 128,
+            Kind::Halves => false,
+            Kind::Line => true,
+        }
     }
-}
 
-/// Where the sums of a tile's halves start, or the whole sum alone: so that the codes' zero point is taken out.
-#[inline(always)]
-pub(crate) fn starts<S: Simd>((kind, zero): (Kind, i32), x: &Q8Block) -> [S::I; 2] {
-    let none = S::isplat(0);
-    match kind {
-        Kind::Line => [S::isplat(Q8_ANCHOR.to_bits() as i32), none],
-        Kind::Whole if is_anchored::<S>(kind, zero) => [S::isplat(x.start), none],
-        Kind::Whole => [start::<S>(zero, x.offset), none],
-        Kind::Halves => {
-            let first = start::<S>(zero, x.half_offset);
-            [first, S::isub(start::<S>(zero, x.offset), first)]
+    /// The weights' share of a tile's product, from the sums of its halves or the whole sum.
+    #[inline(always)]
+    pub fn inner<S: Simd>(self, [scale, other]: [S::F; 2], sums: [S::I; 2], x: &Q8Block) -> S::F {
+        let first = match self.kind {
+            _ if !self.is_anchored::<S>() => S::mul(scale, S::to_float(sums[0])),
+            Kind::Whole => S::fma(scale, S::from_bits(sums[0]), other),
+            _ => S::fma(scale, S::from_bits(sums[0]), minus_anchor::<S>(scale)),
+        };
+        match self.kind {
+            Kind::Whole => first,
+            Kind::Halves => S::fma(other, S::to_float(sums[1]), first),
+            Kind::Line => S::fma(other, S::to_float(S::isplat(x.offset)), first),
+        }
+    }
+
+    /// Where the sums of a tile's halves start, or the whole sum alone.
+    #[inline(always)]
+    pub fn starts<S: Simd>(self, x: &Q8Block) -> [S::I; 2] {
+        let none = S::isplat(0);
+        match self.kind {
+            Kind::Line => [S::isplat(Q8_ANCHOR.to_bits() as i32), none],
+            Kind::Whole if self.is_anchored::<S>() => [S::isplat(x.start), none],
+            Kind::Whole => [start::<S>(self.zero, x.offset), none],
+            Kind::Halves => {
+                let first = start::<S>(self.zero, x.half_offset);
+                [first, S::isub(start::<S>(self.zero, x.offset), first)]
+            }
         }
     }
 }
 
+/// Where a sum starts so that the codes' zero point is taken out.
 #[inline(always)]
 fn start<S: Simd>(zero: i32, offset: i32) -> S::I {
     let offset = S::isplat(offset);
@@ -247,7 +254,7 @@ impl<C: Coded> Format for CodedFormat<C> {
     ) -> [[S::F; R]; N] {
         let tiles = cols / TILE;
         assert!(x.iter().all(|x| x.len() == tiles) && panels.iter().all(|p| tiles <= tiles_of::<C>(p)));
-        let kind = (C::KIND, C::zero::<S>());
+        let codes = Codes { kind: C::KIND, zero: C::zero::<S>() };
         let mut acc = [[S::zero(); R]; N];
         for t in 0..tiles {
             each_row!(N, p, {
@@ -259,7 +266,7 @@ impl<C: Coded> Format for CodedFormat<C> {
                 let x: [&Q8Block; R] = std::array::from_fn(|r| unsafe { x[r].get_unchecked(t) });
                 let mut sums = [[S::isplat(0); 2]; R];
                 each_row!(R, r, {
-                    sums[r] = starts::<S>(kind, x[r]);
+                    sums[r] = codes.starts::<S>(x[r]);
                 });
                 // Rows take turns, lest each step wait for the last.
                 for j in 0..8 {
@@ -273,7 +280,7 @@ impl<C: Coded> Format for CodedFormat<C> {
                     });
                 }
                 each_row!(R, r, {
-                    let inner = inner::<S>(kind, [tile.scale, tile.other], sums[r], x[r]);
+                    let inner = codes.inner::<S>([tile.scale, tile.other], sums[r], x[r]);
                     acc[p][r] = S::fma(S::splat(x[r].scale), inner, acc[p][r]);
                 });
             });

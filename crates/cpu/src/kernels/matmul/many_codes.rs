@@ -2,14 +2,15 @@
 //!
 //! Panels go in pairs and columns in stretches: a pair's stretch is unpacked into the first cache, where
 //! all rows meet it six or four at a time. Each broadcast of activations serves both panels. Between stretches the
-//! sums stand in the second cache. Per row, panel and tile: 8 dot steps and two fma.
+//! sums stand in the second cache. Per row, panel and tile of one scale: 8 dot steps and two
+//! fma.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::coded::{Kind, TILE, inner, starts};
+use super::coded::{Codes, Kind, TILE};
 use super::format::PANEL_ROWS;
 use super::multiply::Unpack;
 use super::task::Task;
@@ -138,16 +139,12 @@ fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: 
     sums: &mut [[f32; PANEL_ROWS]],
     (rows, first): (usize, usize),
 ) -> usize {
-    let kind = (
-        KINDS[KIND],
-        if KIND == 2 {
-            0
-        } else if WIDE {
-            128
-        } else {
-            S::CODE_ZERO
-        },
-    );
+    let zero = match KINDS[KIND] {
+        Kind::Line => 0,
+        _ if WIDE => 128,
+        _ => S::CODE_ZERO,
+    };
+    let codes = Codes { kind: KINDS[KIND], zero };
     let count = tiles[0].len();
     assert!(tiles.iter().all(|t| t.len() == count) && x.iter().all(|x| x.len() == count));
     let mut acc = [[S::zero(); R]; N];
@@ -164,23 +161,23 @@ fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: 
         let mut low = [[S::isplat(0); R]; N];
         let mut high = [[S::isplat(0); R]; N];
         each_row!(R, r, {
-            let starts = starts::<S>(kind, x[r]);
+            let starts = codes.starts::<S>(x[r]);
             each_row!(N, p, {
                 [low[p][r], high[p][r]] = starts;
             });
         });
         for j in 0..8 {
-            let into = if kind.0 == Kind::Halves && j >= 4 { &mut high } else { &mut low };
-            let mut codes = [S::bsplat(0); N];
+            let into = if codes.kind == Kind::Halves && j >= 4 { &mut high } else { &mut low };
+            let mut step = [S::bsplat(0); N];
             each_row!(N, p, {
-                codes[p] = S::load_bytes(&tile[p].codes[j]);
+                step[p] = S::load_bytes(&tile[p].codes[j]);
             });
             each_row!(R, r, {
                 each_row!(N, p, {
                     into[p][r] = if WIDE {
-                        S::dot_wide(into[p][r], codes[p], x[r].codes[j])
+                        S::dot_wide(into[p][r], step[p], x[r].codes[j])
                     } else {
-                        S::dot(into[p][r], codes[p], x[r].codes[j])
+                        S::dot(into[p][r], step[p], x[r].codes[j])
                     };
                 });
             });
@@ -188,7 +185,7 @@ fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: 
         each_row!(N, p, {
             let (scale, other) = (S::load_le(&tile[p].scale), S::load_le(&tile[p].other));
             each_row!(R, r, {
-                let inner = inner::<S>(kind, [scale, other], [low[p][r], high[p][r]], x[r]);
+                let inner = codes.inner::<S>([scale, other], [low[p][r], high[p][r]], x[r]);
                 acc[p][r] = S::fma(S::splat(x[r].scale), inner, acc[p][r]);
             });
         });

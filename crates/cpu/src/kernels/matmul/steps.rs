@@ -92,6 +92,9 @@ impl Steps for Iq4Xs {
 /// `2^(e − 127)·e2m1`; steps are doubled to be whole, and scales halved.
 pub(crate) struct Mxfp4;
 
+/// The exponent of the largest scale that is told from larger ones.
+const LARGEST: u8 = 104 + 128;
+
 impl Steps for Mxfp4 {
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
     const ZERO: i32 = 16;
@@ -100,10 +103,11 @@ impl Steps for Mxfp4 {
 
     #[inline(always)]
     fn pack_scale(stored: &[u8], _j: usize, lane: usize, scales: &mut [u8]) {
-        // Half the scale is a power of two, which bf16 holds exactly; the two smallest are subnormal.
+        // Half the scale is a power of two, which bf16 holds exactly; the two smallest are subnormal. Sums start at an
+        // anchor that the largest ones would lift out of range: 2^104 stands for all beyond, as no model has them.
         let half = match stored[0] {
             e @ 0..2 => 0x20 << e,
-            e => u16::from(e - 1) << 7,
+            e => u16::from(e.min(LARGEST) - 1) << 7,
         };
         put(scales, 2 * lane, &half.to_le_bytes());
     }
@@ -153,5 +157,23 @@ impl<T: Steps> Coded for StepFormat<T> {
             *codes = S::blook_up(&table, *codes);
         }
         Tile::whole(codes, T::scale::<S>(own, tile))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_of_mxfp4_stay_below_what_the_anchor_bears() {
+        let half = |e: u8| {
+            let (mut block, mut scales) = ([0; 17], [0; 32]);
+            block[0] = e;
+            Mxfp4::pack_scale(&block, 0, 3, &mut scales);
+            f32::from_bits(u32::from(u16::from_le_bytes([scales[6], scales[7]])) << 16)
+        };
+        assert_eq!([0, 1, 2, 127, 232].map(half), [-128, -127, -126, -1, 104].map(|e| 2f64.powi(e) as f32));
+        assert_eq!([233, 255].map(half), [half(232); 2]);
+        assert!((half(232) * mambo_kernel::Q8_ANCHOR).is_finite());
     }
 }
