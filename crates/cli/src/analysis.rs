@@ -12,7 +12,7 @@ use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
 use crate::machine;
 use crate::model::{EngineUse, Model};
-use crate::workload::{Pasts, RandomIds, WARM_UP, cancel_all, start_prompt};
+use crate::workload::{Pasts, RandomIds, WARM_UP, after, cancel_all, start_prompt};
 
 /// Decode steps that are timed.
 const DECODE_STEPS: usize = 32;
@@ -51,8 +51,8 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
         flags.chunk = tokens;
     }
     let sequences = if prefill { 1 } else { tokens };
-    let after = if prefill { tokens } else { 1 + WARM_UP + DECODE_STEPS };
-    let room = depth.saturating_add(after).saturating_add(1);
+    let own = if prefill { tokens } else { 1 + WARM_UP + DECODE_STEPS };
+    let room = depth.saturating_add(own).saturating_add(1);
     flags.context = Some(flags.context.unwrap_or(room).max(room));
     let snapshots = if prefill { SnapshotRoom::default() } else { Pasts::room(sequences, &[depth]) };
     let mut engine = model.engine(&flags, EngineUse { sequences, snapshots, ..EngineUse::default() })?;
@@ -140,13 +140,12 @@ impl Analysis {
         let program = measured.program;
         let runs = self.times.first().map_or(0, |t| t.runs);
         let step = self.step_seconds();
-        let depth = self.work.depth;
-        let after = if depth > 0 { format!(" after {depth}") } else { String::new() };
         format!(
-            "{}: {} of {}{after} on {}, {}\n{:.3} ms per step in kernels, {:.1} tok/s; roof: {:.1} GB/s read\n\n{}\n{}\n{}",
+            "{}: {} of {}{} on {}, {}\n{:.3} ms per step in kernels, {:.1} tok/s; roof: {:.1} GB/s read\n\n{}\n{}\n{}",
             self.name,
             program.phase.name(),
             counted(self.work.tokens, "token"),
+            after(self.work.depth),
             measured.kernels.backend,
             counted(runs as usize, "run"),
             step * 1e3,

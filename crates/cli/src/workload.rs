@@ -115,6 +115,11 @@ pub fn start_prompt(
     Ok(id)
 }
 
+/// Says what is behind a measurement, if anything is.
+pub fn after(depth: usize) -> String {
+    if depth > 0 { format!(" after {depth}") } else { String::new() }
+}
+
 /// Ends sequences.
 pub fn cancel_all(engine: &mut Engine, sequences: Vec<SequenceId>) {
     for id in sequences {

@@ -3,7 +3,7 @@
 use mambo_kernel::{CacheLayout, PAGE_TOKENS, Program};
 
 use crate::error::EngineError;
-use crate::load::{EngineConfig, ModelGraphs, Weights, weight_keys};
+use crate::load::{EngineConfig, ModelGraphs, SnapshotRoom, Weights, weight_keys};
 
 /// What a loaded model will take, before anything is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +71,7 @@ pub(crate) fn check_memory(
         kv: layout.kv_bytes() as u64,
         state: (layout.slot_bytes() * layout.slots) as u64,
         arena: programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64,
-        snapshots: (layout.slot_bytes() as u64).saturating_mul(config.snapshots.count as u64).saturating_add(
-            (layout.kv_bytes_per_token() as u64).saturating_mul(config.snapshots.tokens as u64),
-        ),
+        snapshots: snapshot_bytes(config.snapshots, layout),
     };
     let kept = match need.snapshots {
         0 => String::new(),
@@ -93,6 +91,12 @@ pub(crate) fn check_memory(
         }),
         _ => Ok(()),
     }
+}
+
+/// Bytes of snapshots; as many as a number holds if they are more.
+fn snapshot_bytes(room: SnapshotRoom, layout: &CacheLayout) -> u64 {
+    let slots = (layout.slot_bytes() as u64).saturating_mul(room.count as u64);
+    slots.saturating_add((layout.kv_bytes_per_token() as u64).saturating_mul(room.tokens as u64))
 }
 
 /// Bytes of a weight in its stored form.

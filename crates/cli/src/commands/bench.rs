@@ -16,7 +16,7 @@ use crate::described::{Described, TypeTable};
 use crate::machine;
 use crate::model::{EngineUse, Model};
 use crate::terminal::{put, put_json};
-use crate::workload::{Pasts, RandomIds, WARM_UP, cancel_all};
+use crate::workload::{Pasts, RandomIds, WARM_UP, after, cancel_all};
 
 /// `mambo bench`
 #[derive(Args)]
@@ -127,11 +127,11 @@ fn largest(sizes: &[usize]) -> usize {
 
 /// An engine with room for the largest of all measurements.
 fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
-    let decodes = args.tokens > 0;
-    let sequences = if decodes { largest(&args.batch).max(1) } else { 1 };
-    let depths = if decodes { &args.depth[..] } else { &[] };
-    let decoded = largest(depths).saturating_add(1 + WARM_UP).saturating_add(args.tokens);
-    let need = largest(&args.prompt).max(if decodes { decoded } else { 0 }).saturating_add(1);
+    let (sequences, depths, decoded) = match args.tokens {
+        0 => (1, &[][..], 0),
+        tokens => (largest(&args.batch), &args.depth[..], tokens.saturating_add(1 + WARM_UP)),
+    };
+    let need = largest(&args.prompt).max(largest(depths).saturating_add(decoded)).saturating_add(1);
     let mut flags = args.model.clone();
     flags.context = Some(flags.context.unwrap_or(need));
     if flags.context < Some(need) {
@@ -227,9 +227,8 @@ fn measure_decode(
     let measured = |DecodeCase { batch, depth, rates, .. }| {
         let middle = depth + WARM_UP + args.tokens / 2;
         let bytes = step_cost(engine, program, types, batch, batch, middle).bytes;
-        let after = if depth > 0 { format!(" after {depth}") } else { String::new() };
         Measurement {
-            name: format!("decode {} x {batch}{after}", args.tokens),
+            name: format!("decode {} x {batch}{}", args.tokens, after(depth)),
             phase: "decode",
             batch,
             depth,

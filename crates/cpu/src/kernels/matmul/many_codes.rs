@@ -2,8 +2,7 @@
 //!
 //! Panels go in pairs and columns in stretches: a pair's stretch is unpacked into the first cache, where
 //! all rows meet it six or four at a time. Each broadcast of activations serves both panels. Between stretches the
-//! sums stand in the second cache. Per row, panel and tile of one scale: 8 dot steps and two
-//! fma.
+//! sums stand in the second cache. Per row, panel and tile of one scale: 8 dot steps and two fma.
 #![allow(unsafe_code)]
 
 use std::ops::Range;

@@ -92,8 +92,8 @@ impl Steps for Iq4Xs {
 /// `2^(e − 127)·e2m1`; steps are doubled to be whole, and scales halved.
 pub(crate) struct Mxfp4;
 
-/// The exponent of the largest scale that is told from larger ones.
-const LARGEST: u8 = 104 + 128;
+/// The stored exponent of the largest scale that is told from larger ones: half of it is 2^104.
+const LARGEST_EXPONENT: u8 = 104 + 128;
 
 impl Steps for Mxfp4 {
     const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
@@ -107,7 +107,7 @@ impl Steps for Mxfp4 {
         // anchor that the largest ones would lift out of range: 2^104 stands for all beyond, as no model has them.
         let half = match stored[0] {
             e @ 0..2 => 0x20 << e,
-            e => u16::from(e.min(LARGEST) - 1) << 7,
+            e => u16::from(e.min(LARGEST_EXPONENT) - 1) << 7,
         };
         put(scales, 2 * lane, &half.to_le_bytes());
     }
