@@ -28,9 +28,10 @@ FLOORS = """
 - **bf16** weights are held in twelve bits without loss, so decode reads three quarters of the file. Activations stay
   f32: rounding them to bf16, as llama.cpp does, moves logits further than the golden files allow. A fma does 16
   products, so two Zen 4 cores can prefill nano-4b at 37 tokens/s at most; llama.cpp's rounded ones may reach 73.
-- **Decode at depth** reads 16 KB of keys and values per token of nano-4b's past: on 16 cores as fast as the plain loop
-  (104 to 112 GB/s after 65,536 tokens), on two Zen 4 cores at 28 of its 38 GB/s, where arithmetic is the limit
-  (`cargo run --release -p mambo-cpu --example attention 16 65536`, and `2 16384`).
+- **Decode at depth** reads 16 KB of keys and values per token of nano-4b's past. By itself attention reads them on 16
+  cores as fast as the plain loop (104 to 112 GB/s after 65,536 tokens, some of it from the third cache), on two Zen 4
+  cores at 28 of its 38 GB/s, where arithmetic is the limit (`cargo run --release -p mambo-cpu --example attention 16
+  65536`, and `2 16384`). Between the products of a step it is slower on 16 cores, as said above.
 - **Tile registers** (AMX) multiply bf16 weights with activations in two parts. For quantised weights they are not
   used: scales make the sums leave a tile after every product, which costs about what the tile saves.
 - **Threads**: a step takes as many as it is worth. tiny-hybrid decodes as fast with `mambo bench -t 6` as with
@@ -67,9 +68,9 @@ def own_lines(result):
     if row := rows.get("scaling"):
         short, long = row["prefill"]["512"], row["prefill"]["4096"]
         near, far = row["decode_at_depth"]["0"], row["decode_at_depth"]["16384"]
-        lines.append(f"- nano-4b q4_0: a token of a 4096-token prompt costs {short / long:.2f} times one of 512 "
+        lines.append(f"- nano-4b q4_0: a token of a 4096-token prompt costs {short / long:.3f} times one of 512 "
                      f"({rate(long)} and {rate(short)} tokens/s), and decoding after 16,384 tokens "
-                     f"{near / far:.2f} times decoding at the start ({rate(far)} and {rate(near)} tokens/s).")
+                     f"{near / far:.3f} times decoding at the start ({rate(far)} and {rate(near)} tokens/s).")
     for key, name in (("batch 4b", "nano-4b q4_0"), ("batch 30b", "nano-30b q4_0")):
         if row := rows.get(key):
             later = f"; after 512 tokens {eight(row['after_512'])}" if "after_512" in row else ""
