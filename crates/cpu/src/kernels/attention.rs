@@ -11,7 +11,7 @@
 
 use mambo_kernel::{AttentionDims, KvElem, Operand, PAGE_TOKENS, Segment};
 
-use super::attention_block::{Block, Running, SHARED, Total, finish};
+use super::attention_block::{Block, Running, SHARED, Softmax, Total, finish};
 use super::attention_split::Split;
 use super::kv_page::Half;
 use super::{Cx, Scratch, ScratchNeed, Work};
@@ -192,7 +192,7 @@ impl Attention {
         let n = self.dims.head_dim;
         let mut room = Room::of(floats, n);
         self.scale_queries::<S>(cx, block, &mut room);
-        let mut totals = self.stretch::<S>(cx, block, 0, &mut room);
+        let mut totals = self.stretch::<S>(cx, block, 0, &mut room).map(|running| running.end::<S>());
         std::mem::swap(&mut room.sums, &mut room.totals);
         for stretch in 1..self.stretches(block) {
             let running = self.stretch::<S>(cx, block, stretch, &mut room);
@@ -200,8 +200,8 @@ impl Attention {
                 if stretch >= self.stretches_to(self.position(block, i)) {
                     continue;
                 }
-                let mut total = Total { running: &mut totals[i], sums };
-                total.add::<S>(running[i], &room.sums[i * n..(i + 1) * n]);
+                let mut total = Total { softmax: &mut totals[i], sums };
+                total.add::<S>(running[i].end::<S>(), &room.sums[i * n..(i + 1) * n]);
             }
         }
         let out = cx.view(&self.out);
@@ -220,14 +220,14 @@ impl Attention {
         block: &Queries,
         stretch: usize,
         floats: &mut [f32],
-        mut take: impl FnMut(usize, Running, &[f32]),
+        mut take: impl FnMut(usize, Softmax, &[f32]),
     ) {
         let n = self.dims.head_dim;
         let mut room = Room::of(floats, n);
         self.scale_queries::<S>(cx, block, &mut room);
         let running = self.stretch::<S>(cx, block, stretch, &mut room);
         for (i, sums) in room.sums.chunks_exact(n).take(block.count).enumerate() {
-            take(i, running[i], sums);
+            take(i, running[i].end::<S>(), sums);
         }
     }
 
@@ -267,24 +267,30 @@ fn attend_page<S: Simd, T: Stored>(
 ) {
     let n = page.head_dim();
     // Queries stand in order of position: those before this page come first.
-    let mut i = (0..count).find(|&i| seen(i) > 0).unwrap_or(count);
+    let mut i = 0;
+    while i < count && seen(i) == 0 {
+        i += 1;
+    }
     while i < count {
         let (queries, running, sums) = (&queries[i * n..], &mut running[i..], &mut sums[i * n..]);
         let size = group_size::<S>(count - i);
         match size {
-            1 => page.attend::<S, 1>(queries, &[seen(i)], running, sums),
-            SHARED => {
-                page.attend::<S, SHARED>(queries, &std::array::from_fn(|j| seen(i + j)), running, sums);
-            }
-            _ => page.attend::<S, { SHARED + 1 }>(
-                queries,
-                &std::array::from_fn(|j| seen(i + j)),
-                running,
-                sums,
-            ),
+            1 => page.attend::<S, 1>(queries, &seen_by(&seen, i), running, sums),
+            SHARED => page.attend::<S, SHARED>(queries, &seen_by(&seen, i), running, sums),
+            _ => page.attend::<S, { SHARED + 1 }>(queries, &seen_by(&seen, i), running, sums),
         }
         i += size;
     }
+}
+
+/// Positions that `Q` queries from the first on see.
+#[inline(always)]
+fn seen_by<const Q: usize>(seen: impl Fn(usize) -> usize, first: usize) -> [usize; Q] {
+    let mut all = [0; Q];
+    for (i, count) in all.iter_mut().enumerate() {
+        *count = seen(first + i);
+    }
+    all
 }
 
 impl Work for Attention {

@@ -18,15 +18,38 @@ pub(super) const SHARED: usize = 4;
 /// Vectors of positions in a key block.
 const KEY_VECTORS: usize = PAGE_TOKENS / LANES;
 
-/// What a query carries from block to block.
+/// How far a score may be above what its query's are taken against: raising that costs, and floats have room.
+const SLACK: f32 = 8.0;
+
+/// What a query carries from block to block of a stretch.
 #[derive(Clone, Copy)]
 pub(super) struct Running {
-    pub max: f32,
-    pub sum: f32,
+    /// What scores are taken against.
+    reference: f32,
+    /// Sums of shares, lane by lane.
+    sums: [f32; LANES],
 }
 
 impl Running {
-    pub const START: Running = Running { max: f32::NEG_INFINITY, sum: 0.0 };
+    pub const START: Running = Running { reference: f32::NEG_INFINITY, sums: [0.0; LANES] };
+
+    /// What is known of the softmax after a stretch.
+    #[inline(always)]
+    pub fn end<S: Simd>(&self) -> Softmax {
+        Softmax { reference: self.reference, sum: S::sum(S::load(&self.sums)) }
+    }
+}
+
+/// The softmax of some positions: `sum = Σ exp(score - reference)`.
+#[derive(Clone, Copy)]
+pub(super) struct Softmax {
+    pub reference: f32,
+    pub sum: f32,
+}
+
+impl Softmax {
+    /// Of no position.
+    pub const EMPTY: Softmax = Softmax { reference: f32::NEG_INFINITY, sum: 0.0 };
 }
 
 /// A key block: keys and values as they are stored, or widened.
@@ -40,6 +63,7 @@ pub(super) struct Block<'a, T> {
 }
 
 impl<'a, T: Stored> Block<'a, T> {
+    #[inline(always)]
     pub fn new((keys, values): (&'a [u8], &'a [u8]), head_dim: usize, next: (&'a [u8], &'a [u8])) -> Self {
         let len = PAGE_TOKENS * head_dim * T::BYTES;
         Block { keys: &keys[..len], values: &values[..len], head_dim, next, stored: PhantomData }
@@ -171,8 +195,7 @@ fn stored_part<T: Stored>(values: &[u8], i: usize) -> &[u8] {
     &values[i * bytes..values.len().min((i + 1) * bytes)]
 }
 
-/// Updates maximum and sum with a block's scores, writes the shares, and returns the factor on what was
-/// summed before.
+/// Adds a block's scores to a query's sums, writes their shares, and returns the factor on what was summed before.
 #[inline(always)]
 fn soften<S: Simd>(
     scores: &mut [S::F; KEY_VECTORS],
@@ -180,45 +203,52 @@ fn soften<S: Simd>(
     running: &mut Running,
     shares: &mut [f32; PAGE_TOKENS],
 ) -> f32 {
+    if seen < PAGE_TOKENS {
+        for v in 0..KEY_VECTORS {
+            scores[v] = S::first(seen.saturating_sub(v * LANES), scores[v], S::splat(f32::NEG_INFINITY));
+        }
+    }
     let mut largest = S::splat(f32::NEG_INFINITY);
     for v in 0..KEY_VECTORS {
-        let visible = seen.saturating_sub(v * LANES);
-        scores[v] = S::first(visible, scores[v], S::splat(f32::NEG_INFINITY));
         largest = S::max(scores[v], largest);
     }
-    let max = running.max.max(S::max_lane(largest));
-    let kept = S::exp1(running.max - max);
-    let mut total = S::zero();
-    for v in 0..KEY_VECTORS {
-        let share = S::exp(S::sub(scores[v], S::splat(max)));
-        let share = S::first(seen.saturating_sub(v * LANES), share, S::zero());
-        S::store_part(share, part_mut(shares, v));
-        total = S::add(total, share);
+    let mut sums = S::load(&running.sums);
+    let mut kept = 1.0;
+    if S::any_gt(largest, S::splat(running.reference + SLACK)) {
+        let reference = running.reference.max(S::max_lane(largest));
+        kept = S::exp1(running.reference - reference);
+        sums = S::mul(S::splat(kept), sums);
+        running.reference = reference;
     }
-    running.sum = running.sum * kept + S::sum(total);
-    running.max = max;
+    for v in 0..KEY_VECTORS {
+        let share = S::exp_of_small(S::sub(scores[v], S::splat(running.reference)));
+        S::store_part(share, part_mut(shares, v));
+        sums = S::add(sums, share);
+    }
+    S::store(sums, &mut running.sums);
     kept
 }
 
 /// A query's stretches so far.
 pub(super) struct Total<'a> {
-    pub running: &'a mut Running,
-    /// Weighted values, by the shares that the maximum so far gives.
+    pub softmax: &'a mut Softmax,
+    /// Weighted values, by the shares that the reference so far gives.
     pub sums: &'a mut [f32],
 }
 
 impl Total<'_> {
     /// Takes the next stretch in. The first one is taken as it is, to the bit.
     #[inline(always)]
-    pub fn add<S: Simd>(&mut self, next: Running, sums: &[f32]) {
-        let max = self.running.max.max(next.max);
-        let (kept, taken) = (S::exp1(self.running.max - max), S::exp1(next.max - max));
+    pub fn add<S: Simd>(&mut self, next: Softmax, sums: &[f32]) {
+        let old = *self.softmax;
+        let reference = old.reference.max(next.reference);
+        let (kept, taken) = (S::exp1(old.reference - reference), S::exp1(next.reference - reference));
         for v in 0..vectors(sums.len()) {
-            let old = S::mul(S::splat(kept), S::load_part(part(self.sums, v)));
-            let new = S::fma(S::splat(taken), S::load_part(part(sums, v)), old);
-            S::store_part(new, part_mut(self.sums, v));
+            let before = S::mul(S::splat(kept), S::load_part(part(self.sums, v)));
+            let after = S::fma(S::splat(taken), S::load_part(part(sums, v)), before);
+            S::store_part(after, part_mut(self.sums, v));
         }
-        *self.running = Running { max, sum: self.running.sum * kept + next.sum * taken };
+        *self.softmax = Softmax { reference, sum: old.sum * kept + next.sum * taken };
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::Cx;
 use super::attention::{Attention, QUERIES, Queries};
-use super::attention_block::{Running, Total, finish};
+use super::attention_block::{Softmax, Total, finish};
 use crate::simd::Simd;
 
 /// Stretches of a query, and totals, that are held at once for each member: as many as keep all busy between two
@@ -124,13 +124,13 @@ impl<'a> Split<'a> {
         floats: &mut [f32],
     ) {
         let n = self.attention.dims.head_dim;
-        let take = |i: usize, running: Running, sums: &[f32]| {
+        let take = |i: usize, softmax: Softmax, sums: &[f32]| {
             let held = self.held(self.query(block, i), 1 + stretch - round.start);
             // SAFETY: a stretch of a query belongs to one item, and all members have met since the memory was last
             // read.
             let held = unsafe { cx.common.write(held) };
             held[..n].copy_from_slice(sums);
-            held[n..].copy_from_slice(&[running.max, running.sum]);
+            held[n..].copy_from_slice(&[softmax.reference, softmax.sum]);
         };
         self.attention.attend_stretch::<S>(cx, block, stretch, floats, take);
     }
@@ -146,23 +146,23 @@ impl<'a> Split<'a> {
         let stretches = self.attention.stretches_to(position);
         // SAFETY: this member alone has this query.
         let (sums, rest) = unsafe { cx.common.write(self.held(query, 0)) }.split_at_mut(n);
-        let mut running = Running { max: rest[0], sum: rest[1] };
+        let mut softmax = Softmax { reference: rest[0], sum: rest[1] };
         if round.start == 0 {
             sums.fill(0.0);
-            running = Running::START;
+            softmax = Softmax::EMPTY;
         }
-        let mut total = Total { running: &mut running, sums };
+        let mut total = Total { softmax: &mut softmax, sums };
         for stretch in round.start..round.end.min(stretches) {
             // SAFETY: written before the barrier.
             let held = unsafe { cx.common.read(self.held(query, 1 + stretch - round.start)) };
-            total.add::<S>(Running { max: held[n], sum: held[n + 1] }, &held[..n]);
+            total.add::<S>(Softmax { reference: held[n], sum: held[n + 1] }, &held[..n]);
         }
-        rest.copy_from_slice(&[running.max, running.sum]);
+        rest.copy_from_slice(&[softmax.reference, softmax.sum]);
         if round.contains(&(stretches - 1)) {
             let out = cx.view(&self.attention.out);
             // SAFETY: as above.
             let out = unsafe { out.cols_mut(row, head * n..(head + 1) * n) };
-            finish::<S>(sums, running.sum, out);
+            finish::<S>(sums, softmax.sum, out);
         }
     }
 

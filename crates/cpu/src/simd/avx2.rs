@@ -355,6 +355,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn any_gt(a: Self::F, b: Self::F) -> bool {
+        let [low, high] = each!(_mm256_cmp_ps::<_CMP_GT_OQ>, a, b);
+        simd!(_mm256_movemask_ps(_mm256_or_ps(low, high))) != 0
+    }
+    #[inline(always)]
     fn prefetch(x: &[u8], ahead: usize) {
         simd!(_mm_prefetch::<_MM_HINT_T1>(x.as_ptr().wrapping_add(ahead).cast()))
     }

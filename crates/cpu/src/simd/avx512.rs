@@ -317,6 +317,10 @@ impl Simd for Avx512 {
         })
     }
     #[inline(always)]
+    fn any_gt(a: Self::F, b: Self::F) -> bool {
+        simd!(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(a, b)) != 0
+    }
+    #[inline(always)]
     fn sum_int(v: Self::I) -> i32 {
         simd!(_mm512_reduce_add_epi32(v))
     }

@@ -16,6 +16,23 @@ pub(crate) trait Math: Simd {
     fn exp(x: Self::F) -> Self::F {
         // The bound is the first argument: a NaN passes.
         let x = Self::min(Self::splat(88.8), Self::max(Self::splat(-104.0), x));
+        let (y, n) = Self::exp_parts(x);
+        let half = Self::isar::<1>(n);
+        let rest = Self::isub(n, half);
+        Self::mul(Self::mul(y, Self::power_of_two(half)), Self::power_of_two(rest))
+    }
+
+    /// eˣ of x that is no larger than 88, and zero below -88: some steps less than [`Math::exp`].
+    #[inline(always)]
+    fn exp_of_small(x: Self::F) -> Self::F {
+        let x = Self::max(Self::splat(-88.0), x);
+        let (y, n) = Self::exp_parts(x);
+        Self::mul(y, Self::power_of_two(n))
+    }
+
+    /// eˣ = y·2ⁿ with y from √½ to √2.
+    #[inline(always)]
+    fn exp_parts(x: Self::F) -> (Self::F, Self::I) {
         let n = Self::round(Self::mul(x, Self::splat(std::f32::consts::LOG2_E)));
         let r = Self::fma(n, Self::splat(-LN2_HIGH), x);
         let r = Self::fma(n, Self::splat(-LN2_LOW), r);
@@ -23,14 +40,10 @@ pub(crate) trait Math: Simd {
         for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
             p = Self::fma(p, r, Self::splat(c));
         }
-        let y = Self::add(Self::fma(p, Self::mul(r, r), r), Self::splat(1.0));
-        let n = Self::to_int(n);
-        let half = Self::isar::<1>(n);
-        let rest = Self::isub(n, half);
-        Self::mul(Self::mul(y, Self::power_of_two(half)), Self::power_of_two(rest))
+        (Self::add(Self::fma(p, Self::mul(r, r), r), Self::splat(1.0)), Self::to_int(n))
     }
 
-    /// 2ⁿ for exponents of normal numbers.
+    /// 2ⁿ for exponents of normal numbers, and zero for -127.
     #[inline(always)]
     fn power_of_two(n: Self::I) -> Self::F {
         Self::from_bits(Self::ishl::<23>(Self::iadd(n, Self::isplat(127))))
@@ -158,6 +171,7 @@ mod tests {
         type P = Portable;
         let one = |f: fn([f32; 16]) -> [f32; 16]| move |x| f([x; 16])[3];
         assert!(worst(one(P::exp), f64::exp, -87.0, 88.0) < 1.5);
+        assert!(worst(one(P::exp_of_small), f64::exp, -87.0, 88.0) < 1.5);
         assert!(worst(one(P::softplus), |x| x.exp().ln_1p(), -80.0, 20.0) < 3.0);
         assert!(worst(one(P::sigmoid), |x| 1.0 / (1.0 + (-x).exp()), -80.0, 30.0) < 3.0);
         assert!(worst(one(P::silu), |x| x / (1.0 + (-x).exp()), -80.0, 30.0) < 3.0);
@@ -172,6 +186,10 @@ mod tests {
         let e = P::exp(lanes);
         assert!(e[0].is_nan() && e[1] == f32::INFINITY && e[2] == 0.0 && e[3] == f32::INFINITY);
         assert_eq!(e[4..7], [0.0, 1.0, 1.0]);
+        let e = P::exp_of_small(lanes);
+        assert!(e[0].is_nan());
+        assert_eq!([e[2], e[4], e[5], e[6]], [0.0, 0.0, 1.0, 1.0]);
+        assert_eq!(P::exp_of_small([-88.0; 16]), [0.0; 16]);
         let s = P::softplus(lanes);
         assert!(s[0].is_nan() && s[1] == f32::INFINITY && s[2] == 0.0 && s[4] == 0.0 && s[7] == 21.0);
         assert_eq!(P::exp1(-103.0), f32::from_bits(1));

@@ -190,6 +190,12 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         q[0].max(q[2]).max(q[1].max(q[3]))
     }
 
+    /// Whether any lane of `a` is greater than that of `b`.
+    #[inline(always)]
+    fn any_gt(a: Self::F, b: Self::F) -> bool {
+        Self::max_lane(Self::select_gt(a, b, Self::splat(1.0), Self::zero())) > 0.0
+    }
+
     /// Hints that the cache line `ahead` bytes after the start of `x` will be read soon; it need not exist.
     /// It goes to the second cache, which can wait for more lines at once than the first.
     #[inline(always)]
