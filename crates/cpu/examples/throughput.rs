@@ -1,5 +1,5 @@
-//! Measures matmul on this machine: GB/s of one row over a large matrix against a plain read loop, and
-//! GOP/s with many rows. `cargo run --release -p mambo-cpu --example throughput [threads [isa [type [tokens]]]]`
+//! Measures matmul on this machine: GB/s of a few rows over a large matrix against a plain read loop and against a
+//! matrix in cache, and GOP/s with many rows. `cargo run --release -p mambo-cpu --example throughput [threads [isa [type [tokens]]]]`
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -14,6 +14,10 @@ use mambo_tensor::DType;
 const COLS: usize = 4096;
 /// The fastest of so many counts: other programs disturb.
 const REPEATS: usize = 30;
+/// Bytes of the matrix that comes from memory: more than a cache has.
+const MEMORY_BYTES: usize = 1 << 30;
+/// Output rows of the matrix that second caches hold: enough for every member.
+const CACHED_ROWS: usize = 2048;
 /// Output rows of the matrix that meets many tokens.
 const GEMM_ROWS: usize = 2048;
 
@@ -128,16 +132,17 @@ fn main() {
             None => usual.to_vec(),
         };
         for dtype in types {
-            let rows = (200 << 20) / dtype.row_bytes(COLS).expect("whole blocks");
+            let rows = MEMORY_BYTES / dtype.row_bytes(COLS).expect("whole blocks");
             let (key, bytes, pack) = load(&mut backend, dtype, rows);
             print!("  {dtype:5} pack {:5.1} GB/s", bytes as f64 / pack / 1e9);
-            let (small, small_bytes, _) = load(&mut backend, dtype, 256);
-            let seconds = best_seconds(&mut backend, &small, dtype, 256, 1);
-            print!("  cached: {:.1} GB/s", small_bytes as f64 / seconds / 1e9);
+            let (small, small_bytes, _) = load(&mut backend, dtype, CACHED_ROWS);
             let only: Option<usize> = args.get(4).and_then(|a| a.parse().ok());
-            for tokens in [1, 2, 4].into_iter().filter(|t| only.is_none_or(|only| only == *t)) {
-                let seconds = best_seconds(&mut backend, &key, dtype, rows, tokens);
-                print!("  {tokens}: {:.1} GB/s", bytes as f64 / seconds / 1e9);
+            for tokens in [1, 2, 4, 8].into_iter().filter(|t| only.is_none_or(|only| only == *t)) {
+                let mut speed = |key, bytes: usize, rows| {
+                    bytes as f64 / best_seconds(&mut backend, key, dtype, rows, tokens) / 1e9
+                };
+                let (memory, cache) = (speed(&key, bytes, rows), speed(&small, small_bytes, CACHED_ROWS));
+                print!("  {tokens}: {memory:.1} GB/s ({cache:.1} cached)");
             }
             let (key, ..) = load(&mut backend, dtype, GEMM_ROWS);
             for tokens in
