@@ -18,6 +18,7 @@ use super::round_output::{BLOCK_PANELS, RoundOutput};
 use super::task::Task;
 use super::{Packed, WithFormat, goes_through_tiles, with_format};
 use crate::isa::{Isa, Vectorized, fetch_distance};
+use crate::kernels::each_row::each_row;
 use crate::kernels::{Cx, ScratchNeed};
 use crate::simd::Simd;
 
@@ -298,6 +299,13 @@ impl<F: Format> Few<'_, F> {
         }
     }
 
+    /// Row `i` of the task.
+    #[inline(always)]
+    fn row(&self, i: usize) -> F::Row<'_> {
+        let stride = prepared_words::<F>(self.task.weight.cols());
+        F::row(&self.task.x, self.task.rows.at(i).0, &self.prepared[i * stride..(i + 1) * stride])
+    }
+
     #[inline(always)]
     fn group<S: Simd, const R: usize, const N: usize>(
         &self,
@@ -306,10 +314,10 @@ impl<F: Format> Few<'_, F> {
         rows: Range<usize>,
     ) {
         let (task, cols) = (self.task, self.task.weight.cols());
-        let stride = prepared_words::<F>(cols);
-        let x: [F::Row<'_>; R] = std::array::from_fn(|r| {
-            let i = (rows.start + r).min(rows.end - 1);
-            F::row(&task.x, task.rows.at(i).0, &self.prepared[i * stride..(i + 1) * stride])
+        // Written out, for this is done for every panel.
+        let mut x = [self.row(rows.start); R];
+        each_row!(R, r, {
+            x[r] = self.row((rows.start + r).min(rows.end - 1));
         });
         let y = F::product::<S, R, N>(bytes, cols, &x, self.ahead);
         for n in 0..N {
