@@ -23,15 +23,16 @@ FLOORS = """
   per token, at 146 tokens/s if they do nothing else and at 117 with the scales.
   `cargo run --release -p mambo-cpu --example throughput` prints what matrices of each type reach on a machine.
 - **Eight sequences** of nano-4b are 28.5 G products, 77 ms on two Zen 4 cores with the scales, and read 0.8 GB of
-  states. One takes 39 to 61 ms there, as memory gives 60 or 36 GB/s (`mambo bench -b 1,8` prints both): eight are
-  at most 3.5 to 5.4 times one.
+  states. One takes 36 to 61 ms there, as memory gives 66 or 36 GB/s (`mambo bench -b 1,8` prints both): eight are
+  at most 3.2 to 5.4 times one. On 16 cores products of eight rows read 125 GB/s where those of one read 155, as said
+  above: eight are at most 6.5 times one before there are states to read, and 5.2 times afterwards.
 - **bf16** weights are held in twelve bits without loss, so decode reads three quarters of the file. Activations stay
   f32: rounding them to bf16, as llama.cpp does, moves logits further than the golden files allow. A fma does 16
   products, so two Zen 4 cores can prefill nano-4b at 37 tokens/s at most; llama.cpp's rounded ones may reach 73.
 - **Decode at depth** reads 16 KB of keys and values per token of nano-4b's past. By itself attention reads them on 16
-  cores as fast as the plain loop (104 to 112 GB/s after 65,536 tokens, some of it from the third cache), on two Zen 4
-  cores at 28 of its 38 GB/s, where arithmetic is the limit (`cargo run --release -p mambo-cpu --example attention 16
-  65536`, and `2 16384`). Between the products of a step it is slower on 16 cores, as said above.
+  cores as fast as the plain loop (94 to 110 GB/s after 65,536 tokens, some of it from the third cache), on two Zen 4
+  cores at 30 GB/s, where arithmetic is the limit (`cargo run --release -p mambo-cpu --example attention 16 65536`, and
+  `2 16384`). Between the products of a step it is slower on 16 cores, as said above.
 - **Tile registers** (AMX) multiply bf16 weights with activations in two parts. For quantised weights they are not
   used: scales make the sums leave a tile after every product, which costs about what the tile saves.
 - **Threads**: a step takes as many as it is worth. tiny-hybrid decodes as fast with `mambo bench -t 6` as with
