@@ -23,9 +23,10 @@ FLOORS = """
   per token, at 146 tokens/s if they do nothing else and at 117 with the scales.
   `cargo run --release -p mambo-cpu --example throughput` prints what matrices of each type reach on a machine.
 - **Eight sequences** of nano-4b are 28.5 G products, 77 ms on two Zen 4 cores with the scales, and read 0.8 GB of
-  states. One takes 36 to 61 ms there, as memory gives 66 or 36 GB/s (`mambo bench -b 1,8` prints both): eight are
-  at most 3.2 to 5.4 times one. On 16 cores products of eight rows read 125 GB/s where those of one read 155, as said
-  above: eight are at most 6.5 times one before there are states to read, and 5.2 times afterwards.
+  states once there are any, after 32 tokens. One sequence reads 2.2 GB, in 34 or 61 ms as memory gives 66 or 36 GB/s:
+  eight are at most 3.5 or 6.3 times one at the start, and 3.2 or 5.2 times afterwards. On 16 cores products of eight
+  rows read 125 GB/s where those of one read 155, as said above: with them eight can be 6.5 times one at the start, and
+  5.2 times once 0.8 GB of states are read at 155 GB/s too.
 - **bf16** weights are held in twelve bits without loss, so decode reads three quarters of the file. Activations stay
   f32: rounding them to bf16, as llama.cpp does, moves logits further than the golden files allow. A fma does 16
   products, so two Zen 4 cores can prefill nano-4b at 37 tokens/s at most; llama.cpp's rounded ones may reach 73.

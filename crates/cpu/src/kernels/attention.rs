@@ -192,7 +192,11 @@ impl Attention {
         let n = self.dims.head_dim;
         let mut room = Room::of(floats, n);
         self.scale_queries::<S>(cx, block, &mut room);
-        let mut totals = self.stretch::<S>(cx, block, 0, &mut room).map(|running| running.end::<S>());
+        let running = self.stretch::<S>(cx, block, 0, &mut room);
+        let mut totals = [Softmax::EMPTY; QUERIES];
+        for (total, running) in totals.iter_mut().zip(&running).take(block.count) {
+            *total = running.end::<S>();
+        }
         std::mem::swap(&mut room.sums, &mut room.totals);
         for stretch in 1..self.stretches(block) {
             let running = self.stretch::<S>(cx, block, stretch, &mut room);
@@ -283,7 +287,8 @@ fn attend_page<S: Simd, T: Stored>(
     }
 }
 
-/// Positions that `Q` queries from the first on see.
+/// How many positions each of `Q` queries from `first` on sees. Loops are written out here, because closures that
+/// arrays and iterators call may stay calls, one for each query and page.
 #[inline(always)]
 fn seen_by<const Q: usize>(seen: impl Fn(usize) -> usize, first: usize) -> [usize; Q] {
     let mut all = [0; Q];

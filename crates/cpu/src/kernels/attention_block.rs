@@ -18,7 +18,7 @@ pub(super) const SHARED: usize = 4;
 /// Vectors of positions in a key block.
 const KEY_VECTORS: usize = PAGE_TOKENS / LANES;
 
-/// How far a score may be above what its query's are taken against: raising that costs, and floats have room.
+/// How far a score may exceed its query's reference before that is raised: raising costs, and floats have room for e⁸.
 const SLACK: f32 = 8.0;
 
 /// What a query carries from block to block of a stretch.
@@ -27,16 +27,16 @@ pub(super) struct Running {
     /// What scores are taken against.
     reference: f32,
     /// Sums of shares, lane by lane.
-    sums: [f32; LANES],
+    share_sums: [f32; LANES],
 }
 
 impl Running {
-    pub const START: Running = Running { reference: f32::NEG_INFINITY, sums: [0.0; LANES] };
+    pub const START: Running = Running { reference: f32::NEG_INFINITY, share_sums: [0.0; LANES] };
 
     /// What is known of the softmax after a stretch.
     #[inline(always)]
     pub fn end<S: Simd>(&self) -> Softmax {
-        Softmax { reference: self.reference, sum: S::sum(S::load(&self.sums)) }
+        Softmax { reference: self.reference, sum: S::sum(S::load(&self.share_sums)) }
     }
 }
 
@@ -195,7 +195,8 @@ fn stored_part<T: Stored>(values: &[u8], i: usize) -> &[u8] {
     &values[i * bytes..values.len().min((i + 1) * bytes)]
 }
 
-/// Adds a block's scores to a query's sums, writes their shares, and returns the factor on what was summed before.
+/// Adds the shares of a block's scores to a query's sums, writes them, and returns the factor on what was summed
+/// before. At least one position is seen; the shares of hidden ones are zero.
 #[inline(always)]
 fn soften<S: Simd>(
     scores: &mut [S::F; KEY_VECTORS],
@@ -203,6 +204,7 @@ fn soften<S: Simd>(
     running: &mut Running,
     shares: &mut [f32; PAGE_TOKENS],
 ) -> f32 {
+    debug_assert!(seen > 0, "nothing to compare");
     if seen < PAGE_TOKENS {
         for v in 0..KEY_VECTORS {
             scores[v] = S::first(seen.saturating_sub(v * LANES), scores[v], S::splat(f32::NEG_INFINITY));
@@ -212,20 +214,20 @@ fn soften<S: Simd>(
     for v in 0..KEY_VECTORS {
         largest = S::max(scores[v], largest);
     }
-    let mut sums = S::load(&running.sums);
+    let mut share_sums = S::load(&running.share_sums);
     let mut kept = 1.0;
     if S::any_gt(largest, S::splat(running.reference + SLACK)) {
-        let reference = running.reference.max(S::max_lane(largest));
+        let reference = S::max_lane(largest);
         kept = S::exp1(running.reference - reference);
-        sums = S::mul(S::splat(kept), sums);
+        share_sums = S::mul(S::splat(kept), share_sums);
         running.reference = reference;
     }
     for v in 0..KEY_VECTORS {
         let share = S::exp_of_small(S::sub(scores[v], S::splat(running.reference)));
         S::store_part(share, part_mut(shares, v));
-        sums = S::add(sums, share);
+        share_sums = S::add(share_sums, share);
     }
-    S::store(sums, &mut running.sums);
+    S::store(share_sums, &mut running.share_sums);
     kept
 }
 

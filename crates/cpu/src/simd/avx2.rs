@@ -359,6 +359,7 @@ impl Simd for Avx2 {
         let [low, high] = each!(_mm256_cmp_ps::<_CMP_GT_OQ>, a, b);
         simd!(_mm256_movemask_ps(_mm256_or_ps(low, high))) != 0
     }
+
     #[inline(always)]
     fn prefetch(x: &[u8], ahead: usize) {
         simd!(_mm_prefetch::<_MM_HINT_T1>(x.as_ptr().wrapping_add(ahead).cast()))

@@ -22,7 +22,8 @@ pub(crate) trait Math: Simd {
         Self::mul(Self::mul(y, Self::power_of_two(half)), Self::power_of_two(rest))
     }
 
-    /// eˣ of x that is no larger than 88, and zero below -88: some steps less than [`Math::exp`].
+    /// eˣ of x that is no larger than 88, and zero where that is less than the smallest normal number by half: some
+    /// steps less than [`Math::exp`].
     #[inline(always)]
     fn exp_of_small(x: Self::F) -> Self::F {
         let x = Self::max(Self::splat(-88.0), x);

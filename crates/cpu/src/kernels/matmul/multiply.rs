@@ -314,7 +314,7 @@ impl<F: Format> Few<'_, F> {
         rows: Range<usize>,
     ) {
         let (task, cols) = (self.task, self.task.weight.cols());
-        // Written out, for this is done for every panel.
+        // Written out: `from_fn` makes a call for each row, and this is done for every panel.
         let mut x = [self.row(rows.start); R];
         each_row!(R, r, {
             x[r] = self.row((rows.start + r).min(rows.end - 1));
