@@ -148,7 +148,6 @@ impl Caches {
 }
 
 /// Where keys and values of a head of a page are in the pool, in which the layer starts at `base`.
-#[inline(always)]
 fn places(layout: &CacheLayout, layer: usize, base: usize, page: usize, head: usize) -> [Range<usize>; 2] {
     let (types, dims) = (layout.kv_types, layout.kv_layers[layer]);
     let (keys, values) = (types.k.head_bytes(dims.head_dim), types.v.head_bytes(dims.head_dim));
@@ -213,7 +212,6 @@ impl<'a> CacheViews<'a> {
         &self.parts[layer].1
     }
 
-    #[inline(always)]
     fn places(&self, layer: usize, page: usize, head: usize) -> [Range<usize>; 2] {
         places(self.layout, layer, self.bases[layer], page, head)
     }
@@ -222,7 +220,6 @@ impl<'a> CacheViews<'a> {
     ///
     /// # Safety
     /// No other member writes them now.
-    #[inline(always)]
     pub unsafe fn page(&self, layer: usize, page: usize, head: usize) -> (&'a [u8], &'a [u8]) {
         let [keys, values] = self.places(layer, page, head);
         // SAFETY: the caller vouches for it.

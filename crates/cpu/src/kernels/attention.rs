@@ -271,31 +271,24 @@ fn attend_page<S: Simd, T: Stored>(
 ) {
     let n = page.head_dim();
     // Queries stand in order of position: those before this page come first.
-    let mut i = 0;
-    while i < count && seen(i) == 0 {
-        i += 1;
-    }
+    let mut i = (0..count).find(|&i| seen(i) > 0).unwrap_or(count);
     while i < count {
         let (queries, running, sums) = (&queries[i * n..], &mut running[i..], &mut sums[i * n..]);
         let size = group_size::<S>(count - i);
         match size {
-            1 => page.attend::<S, 1>(queries, &seen_by(&seen, i), running, sums),
-            SHARED => page.attend::<S, SHARED>(queries, &seen_by(&seen, i), running, sums),
-            _ => page.attend::<S, { SHARED + 1 }>(queries, &seen_by(&seen, i), running, sums),
+            1 => page.attend::<S, 1>(queries, &[seen(i)], running, sums),
+            SHARED => {
+                page.attend::<S, SHARED>(queries, &std::array::from_fn(|j| seen(i + j)), running, sums);
+            }
+            _ => page.attend::<S, { SHARED + 1 }>(
+                queries,
+                &std::array::from_fn(|j| seen(i + j)),
+                running,
+                sums,
+            ),
         }
         i += size;
     }
-}
-
-/// How many positions each of `Q` queries from `first` on sees. Loops are written out here, because closures that
-/// arrays and iterators call may stay calls, one for each query and page.
-#[inline(always)]
-fn seen_by<const Q: usize>(seen: impl Fn(usize) -> usize, first: usize) -> [usize; Q] {
-    let mut all = [0; Q];
-    for (i, count) in all.iter_mut().enumerate() {
-        *count = seen(first + i);
-    }
-    all
 }
 
 impl Work for Attention {

@@ -63,7 +63,6 @@ pub(super) struct Block<'a, T> {
 }
 
 impl<'a, T: Stored> Block<'a, T> {
-    #[inline(always)]
     pub fn new((keys, values): (&'a [u8], &'a [u8]), head_dim: usize, next: (&'a [u8], &'a [u8])) -> Self {
         let len = PAGE_TOKENS * head_dim * T::BYTES;
         Block { keys: &keys[..len], values: &values[..len], head_dim, next, stored: PhantomData }
