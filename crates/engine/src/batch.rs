@@ -1,7 +1,10 @@
 //! The arrays of one step, filled from sequences; kept between steps so that nothing is allocated.
 
-use mambo_kernel::{Segment, StepInputs};
+use mambo_kernel::{
+    Adjustment, CHOSEN, ChooseInputs, ChooseRow, Fetch, HiddenRows, Segment, StepInputs, Ticket, mask_words,
+};
 
+use crate::sample::History;
 use crate::sequence::Sequence;
 
 /// Buffers behind [`StepInputs`].
@@ -11,23 +14,36 @@ pub(crate) struct Batch {
     pub segments: Vec<Segment>,
     pub pages: Vec<u32>,
     pub wanted: Vec<u32>,
+    pub chosen_by: Option<Ticket>,
+    choose_rows: Vec<ChooseRow>,
+    adjustments: Vec<Adjustment>,
+    masks: Vec<u32>,
+    pub fetch: Vec<Fetch>,
 }
 
 impl Batch {
-    /// Empties the buffers.
-    pub fn clear(&mut self) {
+    /// Empties the buffers; `chosen_by` is the step that unseen tokens come from.
+    pub fn clear(&mut self, chosen_by: Option<Ticket>) {
         self.token_ids.clear();
         self.segments.clear();
         self.pages.clear();
         self.wanted.clear();
+        self.choose_rows.clear();
+        self.adjustments.clear();
+        self.masks.clear();
+        self.fetch.clear();
+        self.chosen_by = chosen_by;
     }
 
-    /// Adds the next `count` tokens of a sequence; its last row is wanted if nothing is pending after.
-    pub fn push(&mut self, sequence: &Sequence, count: usize) {
+    /// Adds the next `count` tokens of a sequence; one that has not been seen is what wanted row `unseen` of the step
+    /// before chose.
+    pub fn push(&mut self, sequence: &Sequence, count: usize, unseen: Option<u32>) {
         let position = sequence.slot.position();
-        let tokens = (position..position + count).map(|p| sequence.token(p));
         let first_row = self.token_ids.len() as u32;
-        self.token_ids.extend(tokens);
+        self.token_ids.extend((position..position + count).map(|p| match sequence.token(p) {
+            Some(token) => token,
+            None => CHOSEN | unseen.expect("an unseen token comes from the step before"),
+        }));
         self.segments.push(Segment {
             slot: sequence.slot.index(),
             first_row,
@@ -35,10 +51,28 @@ impl Batch {
             position: position as u32,
             first_page: self.pages.len() as u32,
         });
-        self.pages.extend_from_slice(sequence.pages.pages());
-        if count == sequence.pending() {
-            self.wanted.push(first_row + count as u32 - 1);
+        self.pages.extend_from_slice(sequence.pages.numbers());
+    }
+
+    /// Wants the token after the sequence that was pushed last, whose index among the wanted rows it returns.
+    pub fn want(&mut self, sequence: &Sequence, vocabulary: usize) -> u32 {
+        let segment = self.segments.last().expect("a sequence was pushed");
+        self.wanted.push(segment.first_row + segment.rows - 1);
+        let sampling = &sequence.request.sampling;
+        let mut row = sampling.choose_row((segment.position + segment.rows) as usize);
+        let first = self.adjustments.len() as u32;
+        let history = History { prompt: &sequence.request.prompt, generated: &sequence.generated };
+        sampling.adjust(history, &mut self.adjustments);
+        row.adjustments = first..self.adjustments.len() as u32;
+        if let Some(source) = &sequence.request.mask {
+            let words = mask_words(vocabulary);
+            let start = self.masks.len();
+            row.mask = Some((start / words) as u32);
+            self.masks.resize(start + words, 0);
+            source.allow(&sequence.generated, &mut self.masks[start..]);
         }
+        self.choose_rows.push(row);
+        self.wanted.len() as u32 - 1
     }
 
     /// Whether every segment is one token.
@@ -53,7 +87,14 @@ impl Batch {
             segments: &self.segments,
             pages: &self.pages,
             wanted: &self.wanted,
-            hidden: &[],
+            chosen_by: self.chosen_by,
+            hidden: HiddenRows::None,
+            choose: ChooseInputs {
+                rows: &self.choose_rows,
+                adjustments: &self.adjustments,
+                masks: &self.masks,
+            },
+            fetch: &self.fetch,
         }
     }
 }

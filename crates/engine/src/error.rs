@@ -4,6 +4,8 @@ use mambo_graph::GraphError;
 use mambo_kernel::BackendError;
 use mambo_plan::PlanError;
 
+use crate::fingerprint::Fingerprint;
+
 /// An engine error; each names what does not fit and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -41,14 +43,20 @@ pub enum EngineError {
     /// A request makes no sense.
     #[error("{0}")]
     Request(String),
-    /// A row of logits holds no number.
+    /// No token can be chosen.
     #[error(
-        "the logits after token {position} are not numbers; the checkpoint is damaged or its type does not suit the model"
+        "no token can follow position {position}: its logits are not numbers, because the checkpoint is damaged or its type does not suit the model, or none is allowed by the request"
     )]
-    NotANumber {
+    NoToken {
         /// Position of the token that ran.
         position: usize,
     },
+    /// A step failed in the backend.
+    #[error("the step failed and what the sequence had computed is lost; submit it again ({0})")]
+    Step(String),
+    /// A sequence that a step in flight uses.
+    #[error("a step of this sequence is in flight; end it first")]
+    InFlight,
     /// A scoring step has no room for the text.
     #[error("{companions} companions leave no room in a step of {room} tokens; use fewer")]
     TooManyCompanions {
@@ -59,7 +67,7 @@ pub enum EngineError {
     },
     /// What the model needs is more than there is.
     #[error(
-        "the model needs {need} of memory ({parts}) but {available} is available; use a smaller quantisation, a shorter --context or fewer sequences"
+        "the model needs {need} of memory ({parts}) but {available}; use a smaller quantisation, a shorter --context or fewer sequences"
     )]
     DoesNotFit {
         /// Total.
@@ -86,6 +94,22 @@ pub enum EngineError {
         /// What the engine needs.
         want: String,
     },
+    /// A snapshot of another model.
+    #[error(
+        "the snapshot is of model {got}, this is model {want}; use it with the model that it was taken from"
+    )]
+    SnapshotModel {
+        /// What the snapshot names.
+        got: Fingerprint,
+        /// What is loaded.
+        want: Fingerprint,
+    },
+    /// A snapshot whose pages are in another engine's pool.
+    #[error("the snapshot shares memory with another engine; export it there and read the bytes here")]
+    ForeignSnapshot,
+    /// Bytes that are no snapshot.
+    #[error("these bytes are not a snapshot: they {0}; export it again")]
+    SnapshotBytes(String),
     /// Nothing is free for a text to be scored.
     #[error(
         "{free_slots} sequences and {free_pages} cache pages are free, which is too few; load the engine for more"

@@ -4,11 +4,13 @@
 
 mod batch;
 pub mod cache;
-mod draw;
 mod engine;
 mod error;
+mod fingerprint;
+mod in_flight;
 mod load;
 mod memory;
+mod resume;
 mod sample;
 mod scheduler;
 mod score;
@@ -17,9 +19,13 @@ mod snapshot;
 
 pub use engine::{Engine, Event};
 pub use error::EngineError;
-pub use load::{EngineConfig, ModelGraphs, Progress, SCORE_TOKENS, SnapshotRoom, Weights, optimise, plan};
+pub use fingerprint::Fingerprint;
+pub use load::{
+    EngineConfig, ModelGraphs, PlanOptions, Progress, SCORE_TOKENS, SnapshotRoom, TOKEN, Weights, optimise,
+    plan,
+};
 pub use memory::{MemoryNeed, cache_layout, human_bytes};
-pub use sample::{Choice, History, Logprobs, Sampler, SamplingParams, argmax};
-pub use score::{ReadOutput, ScoreOptions, ScoredRows};
-pub use sequence::{FinishReason, Request, SequenceId};
+pub use sample::{Choice, History, Logprobs, SamplingParams, argmax};
+pub use score::{ScoreOptions, ScoredRows};
+pub use sequence::{FinishReason, Request, SequenceId, TokenMask};
 pub use snapshot::Snapshot;

@@ -5,12 +5,14 @@ use std::collections::HashSet;
 use mambo_graph::Graph;
 use mambo_graph::passes::{PassContext, PassReport, run_passes};
 use mambo_kernel::{
-    Backend, CacheLayout, KvScale, KvTypes, Phase, Program, ProgramId, Rollback, StateElem, WeightSource,
+    Backend, CacheLayout, CacheTypes, KvScale, KvTypes, MemoryBudget, Phase, Program, ProgramId, Rollback,
+    SSM_CHUNK, StateElem, WeightKey, WeightSource,
 };
 use mambo_plan::{Kernels, LowerOptions, lower};
 use mambo_tensor::DType;
 
 use crate::error::EngineError;
+use crate::fingerprint::Fingerprint;
 use crate::memory::{cache_layout, check_memory, source_bytes};
 
 /// What an engine is set up for; one place for every knob.
@@ -26,12 +28,37 @@ pub struct EngineConfig {
     pub kv_types: KvTypes,
     /// Element type of recurrent states.
     pub state_elem: StateElem,
-    /// How far sequences roll back without a snapshot.
+    /// How far sequences roll back without a snapshot; whoever rolls back sets it, and slots grow with it.
     pub rollback: Rollback,
     /// Snapshots that will be kept beside the caches.
     pub snapshots: SnapshotRoom,
-    /// Memory that may be used, if known.
-    pub memory_bytes: Option<u64>,
+    /// Whether every step also fills the MTP head's cache, for drafts.
+    pub fill_mtp: bool,
+    /// Memory that may be used; none asks the backend.
+    pub memory: Option<MemoryBudget>,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        EngineConfig {
+            max_sequences: 1,
+            context_tokens: 8192,
+            step_tokens: 512,
+            kv_types: KvTypes::default(),
+            state_elem: StateElem::F32,
+            rollback: Rollback::None,
+            snapshots: SnapshotRoom::default(),
+            fill_mtp: false,
+            memory: None,
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Element types of the caches.
+    pub fn cache_types(&self) -> CacheTypes {
+        CacheTypes { kv: self.kv_types, state: self.state_elem }
+    }
 }
 
 /// How many snapshots are kept at once, and the tokens that all of them hold together.
@@ -44,7 +71,7 @@ pub struct SnapshotRoom {
 }
 
 /// Rows of a scoring step: every row's logits are wanted there, and a row of logits is large.
-pub const SCORE_TOKENS: usize = 64;
+pub const SCORE_TOKENS: usize = 2 * SSM_CHUNK;
 
 /// The graphs of one model.
 #[derive(Clone, Copy)]
@@ -79,23 +106,56 @@ pub struct Progress {
 /// The programs of a loaded model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Programs {
+    /// Prompts, beside sequences that decode.
     pub prefill: ProgramId,
+    /// One token per sequence.
     pub decode: ProgramId,
+    /// Every row's logits of segments of any length.
     pub score: ProgramId,
+    /// The same of segments of up to a chunk.
+    pub verify: ProgramId,
+    /// The MTP head, over any rows.
     pub mtp: Option<ProgramId>,
+    /// Output of `prefill` and `decode` that holds logits.
+    pub logits: usize,
+    /// Output of them that holds hidden rows, if the MTP head's cache is to be filled.
+    pub hidden: Option<usize>,
 }
 
-/// Runs the passes and lowers one graph for one phase; `phase` decides which fusions are offered.
-pub fn plan(
-    graph: &Graph,
-    backend: &dyn Backend,
-    phase: Phase,
-    max_tokens: usize,
-    max_wanted: usize,
-    weight_type: &dyn Fn(&str) -> Option<DType>,
-) -> Result<Program, EngineError> {
-    let graph = optimise(graph, backend, phase, weight_type, &mut |_| {})?;
-    let options = LowerOptions { name: &graph.name, phase, max_tokens, max_wanted, weight_type };
+impl Programs {
+    /// The MTP head and the output it reads, if its cache is to be filled.
+    pub fn mtp_fill(&self) -> Option<(ProgramId, usize)> {
+        self.mtp.zip(self.hidden)
+    }
+}
+
+/// What loading gives.
+pub(crate) struct Loaded {
+    pub programs: Programs,
+    pub layout: CacheLayout,
+    pub fingerprint: Fingerprint,
+}
+
+/// What a program is planned for.
+#[derive(Clone, Copy)]
+pub struct PlanOptions<'a> {
+    /// What it is for; decides which fusions are offered.
+    pub phase: Phase,
+    /// Most tokens of a step.
+    pub max_tokens: usize,
+    /// Most wanted rows of a step.
+    pub max_wanted: usize,
+    /// Element types of the caches.
+    pub caches: CacheTypes,
+    /// Stored element type of a weight by canonical name.
+    pub weight_type: &'a dyn Fn(&str) -> Option<DType>,
+}
+
+/// Runs the passes and lowers one graph.
+pub fn plan(graph: &Graph, backend: &dyn Backend, options: &PlanOptions) -> Result<Program, EngineError> {
+    let graph = optimise(graph, backend, options, &mut |_| {})?;
+    let &PlanOptions { phase, max_tokens, max_wanted, caches, weight_type } = options;
+    let options = LowerOptions { name: &graph.name, phase, max_tokens, max_wanted, caches, weight_type };
     Ok(lower(&graph, &Kernels::of(backend), &options)?)
 }
 
@@ -103,14 +163,17 @@ pub fn plan(
 pub fn optimise(
     graph: &Graph,
     backend: &dyn Backend,
-    phase: Phase,
-    weight_type: &dyn Fn(&str) -> Option<DType>,
+    options: &PlanOptions,
     observer: &mut dyn FnMut(PassReport),
 ) -> Result<Graph, EngineError> {
     let kernels = Kernels::of(backend);
-    let offers = |op: &mambo_kernel::Op| kernels.offers(op, phase, graph, weight_type);
+    let &PlanOptions { phase, caches, weight_type, .. } = options;
+    let offers = |op: &mambo_kernel::Op| kernels.offers(op, phase, caches, graph, weight_type);
     Ok(run_passes(graph, &PassContext { phase, offers: &offers }, observer)?)
 }
+
+/// Name of the graphs' output that `choose` writes.
+pub const TOKEN: &str = "token";
 
 /// Lowers the programs, checks that everything fits, loads weights, allocates caches.
 pub(crate) fn load(
@@ -119,37 +182,56 @@ pub(crate) fn load(
     weights: &dyn Weights,
     config: &EngineConfig,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Programs, EngineError> {
+) -> Result<Loaded, EngineError> {
     let weight_type = |name: &str| weights.weight(name).map(|w| w.dtype());
+    let caches = config.cache_types();
+    let planned = |graph: &Graph, phase: Phase, max_tokens: usize, max_wanted: usize| {
+        let weight_type = &weight_type;
+        plan(graph, backend, &PlanOptions { phase, max_tokens, max_wanted, caches, weight_type })
+    };
     let sequences = config.max_sequences;
-    let score_graph = graphs.mtp.map_or(graphs.trunk, |(with_hidden, _)| with_hidden);
-    let mut wanted = vec![
-        (graphs.trunk, Phase::Prefill, config.step_tokens, sequences),
-        (graphs.trunk, Phase::Decode, sequences, sequences),
-        (score_graph, Phase::Verify, SCORE_TOKENS, SCORE_TOKENS),
+    let fills_mtp = config.fill_mtp && graphs.mtp.is_some();
+    let with_hidden = graphs.mtp.map_or(graphs.trunk, |(with_hidden, _)| with_hidden);
+    let trunk = if fills_mtp { with_hidden } else { graphs.trunk };
+    // Scoring chooses nothing.
+    let score = with_hidden.without_output(TOKEN);
+    let step_tokens = config.step_tokens;
+    let mut programs = vec![
+        planned(trunk, Phase::Prefill, step_tokens, sequences)?,
+        planned(trunk, Phase::Decode, sequences, sequences)?,
+        planned(&score, Phase::Prefill, SCORE_TOKENS, SCORE_TOKENS)?,
+        planned(&score, Phase::Verify, SCORE_TOKENS, SCORE_TOKENS)?,
     ];
-    wanted.extend(graphs.mtp.map(|(_, mtp)| (mtp, Phase::Verify, SCORE_TOKENS, SCORE_TOKENS)));
-    let mut programs = Vec::new();
-    for (graph, phase, tokens, rows) in wanted {
-        programs.push(plan(graph, backend, phase, tokens, rows, &weight_type)?);
+    if let Some((_, mtp)) = graphs.mtp {
+        let (tokens, wanted) = (step_tokens.max(SCORE_TOKENS), sequences.max(SCORE_TOKENS));
+        programs.push(planned(mtp, Phase::Prefill, tokens, wanted)?);
     }
 
     let layout = CacheLayout { kv_scales: weights.kv_scales().to_vec(), ..cache_layout(graphs, config) };
-    check_memory(&programs, &layout, weights, config)?;
+    let budget = config.memory.map_or_else(|| backend.memory(), Ok)?;
+    check_memory(&programs, &layout, weights, config, budget)?;
     load_weights(backend, &programs, weights, progress)?;
     backend.create_caches(&layout)?;
+    let names = programs.iter().flat_map(|program| &program.weights).map(|key| key.name.as_str());
+    let fingerprint = Fingerprint::of(weights, names);
+    let logits = programs[0].output("logits").expect("a trunk gives logits");
+    let hidden = programs[0].output("hidden").filter(|_| fills_mtp);
     let mut ids = programs.into_iter().map(|program| backend.compile(program));
     let mut next = || ids.next().expect("one handle per program");
-    Ok(Programs {
+    let programs = Programs {
         prefill: next()?,
         decode: next()?,
         score: next()?,
+        verify: next()?,
         mtp: graphs.mtp.map(|_| next()).transpose()?,
-    })
+        logits,
+        hidden,
+    };
+    Ok(Loaded { programs, layout, fingerprint })
 }
 
 /// Every weight once: the program and call that reads it first decides the kernel it is packed for.
-pub(crate) fn weight_keys(programs: &[Program]) -> Vec<(usize, mambo_kernel::WeightKey, usize)> {
+pub(crate) fn weight_keys(programs: &[Program]) -> Vec<(usize, WeightKey, usize)> {
     let mut seen = HashSet::new();
     let mut keys = Vec::new();
     for (index, program) in programs.iter().enumerate() {

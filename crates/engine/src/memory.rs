@@ -1,9 +1,9 @@
 //! What a model takes in memory, and whether that fits, before anything is loaded.
 
-use mambo_kernel::{CacheLayout, PAGE_TOKENS, Program};
+use mambo_kernel::{CacheLayout, MemoryBudget, PAGE_TOKENS, Program};
 
 use crate::error::EngineError;
-use crate::load::{EngineConfig, ModelGraphs, SnapshotRoom, Weights, weight_keys};
+use crate::load::{EngineConfig, ModelGraphs, Weights, weight_keys};
 
 /// What a loaded model will take, before anything is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,10 @@ pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout 
         kv_layers: full.kv_layers.clone(),
         kv_types: config.kv_types,
         kv_scales: Vec::new(),
-        pages: config.max_sequences * config.context_tokens.div_ceil(PAGE_TOKENS),
+        // A snapshot holds pages like a sequence does, the last of them for itself.
+        pages: config.max_sequences * config.context_tokens.div_ceil(PAGE_TOKENS)
+            + config.snapshots.tokens.div_ceil(PAGE_TOKENS)
+            + config.snapshots.count,
         state_layers: graphs.trunk.state_layers.clone(),
         state_elem: config.state_elem,
         slots: config.max_sequences,
@@ -62,6 +65,7 @@ pub(crate) fn check_memory(
     layout: &CacheLayout,
     weights: &dyn Weights,
     config: &EngineConfig,
+    budget: MemoryBudget,
 ) -> Result<(), EngineError> {
     let need = MemoryNeed {
         weights: weight_keys(programs)
@@ -71,32 +75,41 @@ pub(crate) fn check_memory(
         kv: layout.kv_bytes() as u64,
         state: (layout.slot_bytes() * layout.slots) as u64,
         arena: programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64,
-        snapshots: snapshot_bytes(config.snapshots, layout),
+        snapshots: (layout.slot_bytes() as u64).saturating_mul(config.snapshots.count as u64),
     };
-    let kept = match need.snapshots {
-        0 => String::new(),
-        bytes => format!(", kept pasts {}", human_bytes(bytes)),
-    };
-    match config.memory_bytes {
-        Some(available) if need.total() > available => Err(EngineError::DoesNotFit {
-            need: human_bytes(need.total()),
-            parts: format!(
-                "weights {}, KV cache {}, recurrent state {}, activations {}{kept}",
-                human_bytes(need.weights),
-                human_bytes(need.kv),
-                human_bytes(need.state),
-                human_bytes(need.arena)
-            ),
-            available: human_bytes(available),
-        }),
-        _ => Ok(()),
+    let on_device = need.total().saturating_sub(need.snapshots);
+    let parts = [
+        ("weights", need.weights),
+        ("KV cache", need.kv),
+        ("recurrent state", need.state),
+        ("activations", need.arena),
+        ("snapshots", need.snapshots),
+    ];
+    match budget {
+        // Snapshots of states lie in the host's memory wherever the rest is.
+        MemoryBudget { host, device: Some(device) } => {
+            fits(on_device, device, "on the device", &parts[..4])?;
+            host.map_or(Ok(()), |host| fits(need.snapshots, host, "on the host", &parts[4..]))
+        }
+        MemoryBudget { host: Some(host), device: None } => fits(need.total(), host, "here", &parts),
+        MemoryBudget { host: None, device: None } => Ok(()),
     }
 }
 
-/// Bytes of snapshots; as many as a number holds if they are more.
-fn snapshot_bytes(room: SnapshotRoom, layout: &CacheLayout) -> u64 {
-    let slots = (layout.slot_bytes() as u64).saturating_mul(room.count as u64);
-    slots.saturating_add((layout.kv_bytes_per_token() as u64).saturating_mul(room.tokens as u64))
+fn fits(need: u64, available: u64, place: &str, parts: &[(&str, u64)]) -> Result<(), EngineError> {
+    if need <= available {
+        return Ok(());
+    }
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(name, bytes)| *bytes > 0 || *name != "snapshots")
+        .map(|(name, bytes)| format!("{name} {}", human_bytes(*bytes)))
+        .collect();
+    Err(EngineError::DoesNotFit {
+        need: human_bytes(need),
+        parts: parts.join(", "),
+        available: format!("{} is available {place}", human_bytes(available)),
+    })
 }
 
 /// Bytes of a weight in its stored form.

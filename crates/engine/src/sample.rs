@@ -1,9 +1,7 @@
-//! From a row of logits to a token. Knows ids and numbers, nothing of sequences or text.
-//!
-//! The random number of a token depends on the seed and the token's position alone, so a sampled
-//! answer is the same whatever it was batched with, and replaying a position repeats its choice.
+//! How a request wants its tokens chosen, as the `choose` op takes it; and log probabilities, which are computed from
+//! rows of logits where a request asks for them. Knows ids and numbers, nothing of sequences or text.
 
-use crate::draw::draw;
+use mambo_kernel::{Adjustment, ChooseRow};
 
 /// How the next token is chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,12 +46,46 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Whether logits are changed before the choice.
-    fn adjusts(&self) -> bool {
-        !self.logit_bias.is_empty()
-            || self.repetition_penalty != 1.0
-            || self.presence_penalty != 0.0
-            || self.frequency_penalty != 0.0
+    /// Whether the choice depends on the tokens before it, so that they must have been seen.
+    pub fn needs_history(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+
+    /// How the token of a position is chosen, without adjustments and mask.
+    pub(crate) fn choose_row(&self, position: usize) -> ChooseRow {
+        ChooseRow {
+            temperature: self.temperature,
+            top_k: u32::try_from(self.top_k).unwrap_or(0),
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed: self.seed,
+            position: position as u32,
+            adjustments: 0..0,
+            mask: None,
+        }
+    }
+
+    /// Appends the adjustments that follow from these tokens, sorted by token.
+    pub(crate) fn adjust(&self, history: History, into: &mut Vec<Adjustment>) {
+        let start = into.len();
+        let plain = |token: u32| Adjustment { token, bias: 0.0, factor: 1.0, penalty: 0.0 };
+        for &(token, bias) in &self.logit_bias {
+            into.push(Adjustment { bias, ..plain(token) });
+        }
+        if self.repetition_penalty != 1.0 {
+            let seen = history.prompt.iter().chain(history.generated);
+            into.extend(seen.map(|&token| Adjustment { factor: self.repetition_penalty, ..plain(token) }));
+        }
+        if self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 {
+            let mut generated = history.generated.to_vec();
+            generated.sort_unstable();
+            for run in generated.chunk_by(|a, b| a == b) {
+                let penalty = self.presence_penalty + self.frequency_penalty * run.len() as f32;
+                into.push(Adjustment { penalty, ..plain(run[0]) });
+            }
+        }
+        into[start..].sort_by_key(|change| change.token);
+        merge_equal_tokens(into, start);
     }
 
     /// The first value that makes no sense, as a sentence.
@@ -104,14 +136,6 @@ pub struct Choice {
     pub logprobs: Option<Logprobs>,
 }
 
-/// Reusable buffers, so that plain sampling allocates nothing per token once warm; penalties and log
-/// probabilities do.
-#[derive(Debug, Default)]
-pub struct Sampler {
-    logits: Vec<f32>,
-    candidates: Vec<(u32, f32)>,
-}
-
 /// What sampling needs to know of the tokens before.
 #[derive(Clone, Copy, Debug)]
 pub struct History<'a> {
@@ -121,57 +145,24 @@ pub struct History<'a> {
     pub generated: &'a [u32],
 }
 
-impl Sampler {
-    /// Chooses the token that follows `history`.
-    pub fn choose(&mut self, logits: &[f32], params: &SamplingParams, history: History) -> Choice {
-        let adjusted = if params.adjusts() {
-            self.logits.clear();
-            self.logits.extend_from_slice(logits);
-            adjust(&mut self.logits, params, history);
-            &self.logits
-        } else {
-            logits
-        };
-        let token = if params.temperature == 0.0 {
-            argmax(adjusted)
-        } else {
-            let position = (history.prompt.len() + history.generated.len()) as u64;
-            draw(adjusted, &mut self.candidates, params, unit_random(params.seed, position))
-        };
-        Choice { token, logprobs: params.logprobs.map(|count| logprobs(logits, token, count)) }
-    }
-}
-
-/// Applies biases and penalties.
-fn adjust(logits: &mut [f32], params: &SamplingParams, history: History) {
-    for &(token, bias) in &params.logit_bias {
-        if let Some(logit) = logits.get_mut(token as usize) {
-            *logit += bias;
-        }
-    }
-    if params.repetition_penalty != 1.0 {
-        let mut seen: Vec<u32> = history.prompt.iter().chain(history.generated).copied().collect();
-        seen.sort_unstable();
-        seen.dedup();
-        for token in seen {
-            if let Some(logit) = logits.get_mut(token as usize) {
-                *logit = if *logit > 0.0 {
-                    *logit / params.repetition_penalty
-                } else {
-                    *logit * params.repetition_penalty
-                };
+/// Leaves one adjustment for each token of a sorted list: biases and penalties add up, a factor counts once.
+fn merge_equal_tokens(list: &mut Vec<Adjustment>, start: usize) {
+    let mut kept = start;
+    for index in start..list.len() {
+        let next = list[index];
+        match list[start..kept].last_mut() {
+            Some(last) if last.token == next.token => {
+                last.bias += next.bias;
+                last.penalty += next.penalty;
+                last.factor = if next.factor == 1.0 { last.factor } else { next.factor };
+            }
+            _ => {
+                list[kept] = next;
+                kept += 1;
             }
         }
     }
-    if params.presence_penalty != 0.0 || params.frequency_penalty != 0.0 {
-        let mut generated = history.generated.to_vec();
-        generated.sort_unstable();
-        for run in generated.chunk_by(|a, b| a == b) {
-            if let Some(logit) = logits.get_mut(run[0] as usize) {
-                *logit -= params.presence_penalty + params.frequency_penalty * run.len() as f32;
-            }
-        }
-    }
+    list.truncate(kept);
 }
 
 /// The index of the largest value, ties to the lower; NaN never wins.
@@ -189,7 +180,7 @@ pub fn argmax(values: &[f32]) -> u32 {
 }
 
 /// Log probabilities of the chosen token and of the best `count`.
-fn logprobs(logits: &[f32], token: u32, count: usize) -> Logprobs {
+pub(crate) fn logprobs(logits: &[f32], token: u32, count: usize) -> Logprobs {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let total: f64 = logits.iter().map(|&l| f64::from(l - max).exp()).sum();
     let log_total = f64::from(max) + total.ln();
@@ -205,31 +196,20 @@ fn logprobs(logits: &[f32], token: u32, count: usize) -> Logprobs {
     Logprobs { chosen: of(logits[token as usize]), top }
 }
 
-/// A number in `[0, 1)` from a seed and a position (splitmix64).
-fn unit_random(seed: u64, position: u64) -> f64 {
-    let mut z = seed.wrapping_add(position.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-}
-
 #[cfg(test)]
 mod tests {
+    use mambo_kernel::ops::choose;
+
     use super::*;
 
     const LOGITS: [f32; 5] = [0.0, 2.0, 1.0, 2.0, -3.0];
 
+    /// The most likely token once the adjustments are applied.
     fn choose(params: &SamplingParams, generated: &[u32]) -> u32 {
-        Sampler::default().choose(&LOGITS, params, History { prompt: &[], generated }).token
-    }
-
-    /// How often each token is drawn at many positions.
-    fn shares(params: SamplingParams) -> [f32; 5] {
-        let mut counts = [0f32; 5];
-        for seed in 0..4000 {
-            counts[choose(&SamplingParams { seed, ..params.clone() }, &[]) as usize] += 1.0 / 4000.0;
-        }
-        counts
+        let mut changes = Vec::new();
+        params.adjust(History { prompt: &[], generated }, &mut changes);
+        assert!(changes.windows(2).all(|two| two[0].token < two[1].token), "{changes:?}");
+        choose::reference(&LOGITS, &params.choose_row(0), &changes, None)
     }
 
     #[test]
@@ -252,26 +232,6 @@ mod tests {
     }
 
     #[test]
-    fn temperature_follows_the_softmax() {
-        let total: f32 = LOGITS.iter().map(|l| l.exp()).sum();
-        let got = shares(SamplingParams { temperature: 1.0, ..Default::default() });
-        for (got, logit) in got.iter().zip(LOGITS) {
-            assert!((got - logit.exp() / total).abs() < 0.03, "{got} against {}", logit.exp() / total);
-        }
-    }
-
-    #[test]
-    fn cuts_remove_what_they_should() {
-        let hot = SamplingParams { temperature: 5.0, ..Default::default() };
-        let top_k = shares(SamplingParams { top_k: 2, ..hot.clone() });
-        assert_eq!((top_k[0], top_k[2], top_k[4]), (0.0, 0.0, 0.0));
-        let top_p = shares(SamplingParams { top_p: 0.3, ..hot.clone() });
-        assert_eq!((top_p[0], top_p[2], top_p[4]), (0.0, 0.0, 0.0));
-        let min_p = shares(SamplingParams { min_p: 0.99, ..hot });
-        assert!(min_p[1] > 0.4 && min_p[3] > 0.4);
-    }
-
-    #[test]
     fn penalties_and_bias_move_the_choice() {
         let frequency = SamplingParams { frequency_penalty: 1.5, ..Default::default() };
         assert_eq!(choose(&frequency, &[1]), 3);
@@ -284,25 +244,25 @@ mod tests {
     }
 
     #[test]
-    fn logprobs_are_of_the_raw_logits() {
-        let params = SamplingParams { logprobs: Some(2), logit_bias: vec![(4, 9.0)], ..Default::default() };
-        let choice = Sampler::default().choose(&LOGITS, &params, History { prompt: &[], generated: &[] });
-        let got = choice.logprobs.expect("asked for");
+    fn log_probabilities_sum_to_one() {
+        let got = logprobs(&LOGITS, 4, 2);
         let total: f32 = LOGITS.iter().map(|l| l.exp()).sum();
         assert!((got.chosen - (-3.0 - total.ln())).abs() < 1e-5);
         assert_eq!(got.top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 3]);
     }
 
     #[test]
-    fn nan_logits_never_win() {
-        let logits = [f32::NAN, 1.0, f32::NAN];
-        let history = History { prompt: &[], generated: &[] };
-        let hot = SamplingParams { temperature: 1.0, ..Default::default() };
-        assert_eq!(Sampler::default().choose(&logits, &SamplingParams::default(), history).token, 1);
-        assert_eq!(Sampler::default().choose(&logits, &hot, history).token, 1);
-        assert_eq!(Sampler::default().choose(&[f32::NAN], &hot, history).token, 0);
-        let infinite = [0.0, f32::INFINITY, 1.0];
-        assert_eq!(Sampler::default().choose(&infinite, &hot, history).token, 1);
+    fn a_token_is_adjusted_once() {
+        let params = SamplingParams {
+            repetition_penalty: 2.0,
+            frequency_penalty: 0.5,
+            logit_bias: vec![(3, 1.0), (1, 0.25), (3, 1.0)],
+            ..Default::default()
+        };
+        let mut changes = vec![Adjustment { token: 9, bias: 0.0, factor: 1.0, penalty: 0.0 }];
+        params.adjust(History { prompt: &[1, 1], generated: &[3, 3] }, &mut changes);
+        let change = |token, bias, penalty| Adjustment { token, bias, factor: 2.0, penalty };
+        assert_eq!(changes[1..], [change(1, 0.25, 0.0), change(3, 2.0, 1.0)]);
     }
 
     #[test]

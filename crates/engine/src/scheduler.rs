@@ -1,7 +1,7 @@
-//! Who runs in the next step, and with how many tokens.
+//! Which sequences run in the next step, and with how many tokens.
 //!
-//! Sequences that decode come first, one token each, so that long prompts never stall an answer; what
-//! is left of the step's room goes to prompts, in the order they came.
+//! Sequences that decode come first, one token each, so that long prompts never stall an answer; what is left of the
+//! step's room goes to prompts, in the order they came.
 
 use crate::sequence::Sequence;
 

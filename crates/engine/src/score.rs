@@ -1,9 +1,10 @@
 //! Logits of every position of a given text, with the MTP head's beside them: for `logits` and quality
 //! measurements. Nothing is sampled.
 
-use std::ops::Range;
-
-use mambo_kernel::{Segment, StepInputs};
+use mambo_kernel::{
+    ChooseInputs, ChooseRow, Fetch, HiddenRows, ProgramId, RowBase, SSM_CHUNK, Segment, StepInputs,
+    StepResults, Wait,
+};
 
 use crate::cache::{PageList, Slot};
 use crate::engine::Engine;
@@ -19,26 +20,24 @@ pub struct ScoredRows<'a> {
     /// `[rows][vocab]` of the MTP head: row t predicts token t+2; the last position has none. Empty
     /// without a head.
     pub mtp_logits: &'a [f32],
-    /// Reads rows of any output of the trunk's graph; the text's come after those of its companions. Without
-    /// a head only, whose run takes the memory they were in.
-    pub output: &'a mut ReadOutput<'a>,
+    /// Rows of the other outputs that were asked for, in the order of their names.
+    pub outputs: &'a [Vec<f32>],
 }
 
-/// Adds rows of an output, by its number, to a list.
-pub type ReadOutput<'a> = dyn FnMut(usize, Range<usize>, &mut Vec<f32>) + 'a;
-
 /// How a text is fed.
-#[derive(Clone, Copy, Debug)]
-pub struct ScoreOptions {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScoreOptions<'a> {
     /// Tokens per step, at most [`SCORE_TOKENS`].
     pub chunk: usize,
     /// Other sequences of made-up tokens that share every step. They change nothing, which is what they
     /// are there to show.
     pub companions: usize,
+    /// Outputs of the trunk's graph, besides logits, whose rows are wanted too.
+    pub outputs: &'a [&'a str],
 }
 
 /// One sequence of a scoring step.
-struct Member {
+struct ScoredSequence {
     tokens: Vec<u32>,
     slot: Slot,
     pages: PageList,
@@ -57,13 +56,12 @@ impl Engine {
             let (companions, room) = (options.companions, SCORE_TOKENS);
             return Err(EngineError::TooManyCompanions { companions, room });
         }
-        let mut members = Vec::new();
+        let mut sequences = Vec::new();
         let result = self
-            .gather(tokens, options.companions, &mut members)
-            .and_then(|()| self.score_members(&mut members, options.chunk, rows));
-        for member in members {
-            self.slots.give_back(member.slot);
-            self.pages.give_back(member.pages);
+            .gather(tokens, options.companions, &mut sequences)
+            .and_then(|()| self.score_sequences(&mut sequences, &options, rows));
+        for sequence in sequences {
+            self.slots.give_back(sequence.slot);
         }
         result
     }
@@ -73,7 +71,7 @@ impl Engine {
         &mut self,
         tokens: &[u32],
         companions: usize,
-        members: &mut Vec<Member>,
+        sequences: &mut Vec<ScoredSequence>,
     ) -> Result<(), EngineError> {
         for n in 0..=companions {
             let made_up =
@@ -83,74 +81,86 @@ impl Engine {
             let (Some(slot), Some(pages)) = (self.slots.take(), self.pages.take(tokens.len())) else {
                 return Err(EngineError::Busy { free_slots, free_pages });
             };
-            members.push(Member { tokens, slot, pages });
+            sequences.push(ScoredSequence { tokens, slot, pages });
         }
         Ok(())
     }
 
-    fn score_members(
+    fn score_sequences(
         &mut self,
-        members: &mut [Member],
-        chunk: usize,
+        sequences: &mut [ScoredSequence],
+        options: &ScoreOptions,
         rows: &mut dyn FnMut(ScoredRows),
     ) -> Result<(), EngineError> {
-        let length = members[0].tokens.len();
-        while members[0].slot.position() < length {
+        let length = sequences[0].tokens.len();
+        let chunk = options.chunk.clamp(1, SCORE_TOKENS);
+        // Companions are never longer than a chunk of the scan, so the text decides.
+        let program = if chunk <= SSM_CHUNK { self.programs.verify } else { self.programs.score };
+        while sequences[0].slot.position() < length {
             let mut room = SCORE_TOKENS;
-            let mut counts = Vec::with_capacity(members.len());
-            for (n, member) in members.iter().enumerate() {
+            let mut counts = Vec::with_capacity(sequences.len());
+            for (n, sequence) in sequences.iter().enumerate() {
                 // Companions walk at paces of their own; every one leaves a row for those after it.
-                let pace = if n == 0 { chunk.max(1) } else { 1 + n % 3 };
-                let left = member.tokens.len() - member.slot.position();
-                let count = pace.min(left).min(room.saturating_sub(members.len() - 1 - n));
+                let pace = if n == 0 { chunk } else { 1 + n % 3 };
+                let left = sequence.tokens.len() - sequence.slot.position();
+                let count = pace.min(left).min(room.saturating_sub(sequences.len() - 1 - n));
                 counts.push(count);
                 room -= count;
             }
-            self.score_step(members, &counts, rows)?;
-            for (member, count) in members.iter_mut().zip(counts) {
-                member.slot.advance(count);
+            self.score_step(program, sequences, &counts, options.outputs, rows)?;
+            for (sequence, count) in sequences.iter_mut().zip(counts) {
+                sequence.slot.advance(count);
             }
         }
         Ok(())
     }
 
-    /// One step of the trunk over all members, then one of the MTP head over the text alone.
+    /// One step of the trunk over all sequences, then one of the MTP head over the text alone.
     fn score_step(
         &mut self,
-        members: &[Member],
+        program: ProgramId,
+        sequences: &[ScoredSequence],
         counts: &[usize],
+        outputs: &[&str],
         rows: &mut dyn FnMut(ScoredRows),
     ) -> Result<(), EngineError> {
         let (mut ids, mut segments, mut pages) = (Vec::new(), Vec::new(), Vec::new());
         // The text stands last, so that its rows are not the first of the step.
-        for (member, &count) in members.iter().zip(counts).rev().filter(|(_, count)| **count > 0) {
-            let position = member.slot.position();
+        for (sequence, &count) in sequences.iter().zip(counts).rev().filter(|(_, count)| **count > 0) {
+            let position = sequence.slot.position();
             segments.push(Segment {
-                slot: member.slot.index(),
+                slot: sequence.slot.index(),
                 first_row: ids.len() as u32,
                 rows: count as u32,
                 position: position as u32,
                 first_page: pages.len() as u32,
             });
-            ids.extend_from_slice(&member.tokens[position..position + count]);
-            pages.extend_from_slice(member.pages.pages());
+            ids.extend_from_slice(&sequence.tokens[position..position + count]);
+            pages.extend_from_slice(sequence.pages.numbers());
         }
-        let (text, count, first) = (&members[0], counts[0], members[0].slot.position());
-        let wanted: Vec<u32> = ((ids.len() - count) as u32..ids.len() as u32).collect();
-        let step =
-            StepInputs { token_ids: &ids, segments: &segments, pages: &pages, wanted: &wanted, hidden: &[] };
-        let program = self.programs.score;
-        self.backend.run(program, &step)?;
-        let mut logits = Vec::with_capacity(count * self.vocab);
-        self.backend.read_output(program, 0, 0..count, &mut logits);
-
-        let mut mtp_logits = Vec::new();
+        let (text, count, first) = (&sequences[0], counts[0], sequences[0].slot.position());
+        let start = ids.len() - count;
+        let wanted: Vec<u32> = (start as u32..ids.len() as u32).collect();
+        let fetch = self.score_fetches(program, outputs, start, count)?;
+        let step = StepInputs {
+            token_ids: &ids,
+            segments: &segments,
+            pages: &pages,
+            wanted: &wanted,
+            fetch: &fetch,
+            ..StepInputs::default()
+        };
+        let mut results = StepResults::default();
+        let ticket = self.backend.submit(program, &step)?;
         // The last position of the text has no next token to feed the head with.
         let drafted = count.min(text.tokens.len() - 1 - first);
-        if let Some(mtp) = self.programs.mtp.filter(|_| drafted > 0) {
-            let mut hidden = Vec::new();
-            let start = ids.len() - count;
-            self.backend.read_output(program, 1, start..start + drafted, &mut hidden);
+        let drafts = self.programs.mtp.filter(|_| drafted > 0);
+        let mut mtp = StepResults::default();
+        if let Some(head) = drafts {
+            let hidden =
+                self.backend.program(program).output("hidden").expect("a trunk with a head gives them");
+            let logits = self.backend.program(head).output("logits").expect("a head gives logits");
+            let hidden_rows: Vec<u32> = (start as u32..(start + drafted) as u32).collect();
             let segments = [Segment {
                 slot: text.slot.index(),
                 first_row: 0,
@@ -158,17 +168,53 @@ impl Engine {
                 position: first as u32,
                 first_page: 0,
             }];
-            let wanted: Vec<u32> = (0..drafted as u32).collect();
-            let next = &text.tokens[first + 1..first + 1 + drafted];
-            let pages = text.pages.pages();
-            let step =
-                StepInputs { token_ids: next, segments: &segments, pages, wanted: &wanted, hidden: &hidden };
-            self.backend.run(mtp, &step)?;
-            self.backend.read_output(mtp, 0, 0..drafted, &mut mtp_logits);
+            let step = StepInputs {
+                token_ids: &text.tokens[first + 1..first + 1 + drafted],
+                segments: &segments,
+                pages: text.pages.numbers(),
+                wanted: &(0..drafted as u32).collect::<Vec<_>>(),
+                choose: ChooseInputs { rows: &vec![ChooseRow::default(); drafted], ..Default::default() },
+                hidden: HiddenRows::Previous { output: hidden, rows: &hidden_rows },
+                fetch: &[Fetch { output: logits, rows: 0..drafted as u32 }],
+                ..StepInputs::default()
+            };
+            let behind = self.backend.submit(head, &step);
+            self.backend.collect(ticket, Wait::Block, &mut results)?;
+            self.backend.collect(behind?, Wait::Block, &mut mtp)?;
+        } else {
+            self.backend.collect(ticket, Wait::Block, &mut results)?;
         }
-        let backend = &mut self.backend;
-        let output = &mut |index, rows, into: &mut Vec<f32>| backend.read_output(program, index, rows, into);
-        rows(ScoredRows { first, logits: &logits, mtp_logits: &mtp_logits, output });
+        rows(ScoredRows {
+            first,
+            logits: &results.rows[0],
+            mtp_logits: mtp.rows.first().map_or(&[], Vec::as_slice),
+            outputs: &results.rows[1..],
+        });
         Ok(())
+    }
+
+    /// Logits of the text's rows, and its rows of other outputs.
+    fn score_fetches(
+        &self,
+        program: ProgramId,
+        outputs: &[&str],
+        start: usize,
+        count: usize,
+    ) -> Result<Vec<Fetch>, EngineError> {
+        let program = self.backend.program(program);
+        let index = |name: &str| {
+            program
+                .output(name)
+                .ok_or_else(|| EngineError::Request(format!("the graph has no output `{name}`")))
+        };
+        let mut fetch = vec![Fetch { output: index("logits")?, rows: 0..count as u32 }];
+        for name in outputs {
+            let output = index(name)?;
+            let rows = program.outputs[output].operand.rows;
+            let first = if rows.base == RowBase::Tokens { start } else { 0 };
+            let (first, end) = (first * rows.times, (first + count) * rows.times);
+            fetch.push(Fetch { output, rows: first as u32..end as u32 });
+        }
+        Ok(fetch)
     }
 }

@@ -1,5 +1,8 @@
 //! One sequence: what was asked, what ran, what came out.
 
+use std::fmt;
+use std::sync::Arc;
+
 use crate::cache::{PageList, Slot};
 use crate::sample::SamplingParams;
 use crate::snapshot::Snapshot;
@@ -7,6 +10,13 @@ use crate::snapshot::Snapshot;
 /// Handle of a submitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
+
+/// Says which tokens may come next; a grammar, for example.
+pub trait TokenMask: fmt::Debug + Send + Sync {
+    /// Sets the bits of the tokens that may follow those generated so far; `mask` comes cleared, and bit `t % 32` of
+    /// word `t / 32` is token `t`.
+    fn allow(&self, generated: &[u32], mask: &mut [u32]);
+}
 
 /// A request to continue a prompt.
 #[derive(Clone, Debug, Default)]
@@ -19,14 +29,16 @@ pub struct Request {
     pub stop_tokens: Vec<u32>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// What tokens are allowed; none allows all.
+    pub mask: Option<Arc<dyn TokenMask>>,
     /// Continue from here instead of from nothing, if the prompt starts with the snapshot's tokens.
-    pub resume: Option<std::sync::Arc<Snapshot>>,
+    pub resume: Option<Arc<Snapshot>>,
     /// Take a snapshot when this many prompt tokens have run, unless the sequence resumes beyond them.
     pub snapshot_at: Option<usize>,
 }
 
 /// Why a sequence ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishReason {
     /// A stop token was chosen.
     Stop,
@@ -36,6 +48,8 @@ pub enum FinishReason {
     Context,
     /// It was cancelled.
     Cancelled,
+    /// Something went wrong with this sequence; the sentence says what.
+    Failed(String),
 }
 
 /// A request that holds a slot and pages.
@@ -43,6 +57,7 @@ pub enum FinishReason {
 pub(crate) struct Sequence {
     pub id: SequenceId,
     pub request: Request,
+    /// Its position counts what was submitted to the backend.
     pub slot: Slot,
     pub pages: PageList,
     pub generated: Vec<u32>,
@@ -50,6 +65,10 @@ pub(crate) struct Sequence {
     pub reused: usize,
     /// Prompt plus generated tokens may not exceed this.
     pub limit: usize,
+    /// Submitted steps that hold rows of this sequence.
+    pub steps_in_flight: usize,
+    /// Tokens that those steps choose and nobody has seen yet.
+    pub unseen: usize,
 }
 
 impl Request {
@@ -66,6 +85,11 @@ impl Request {
             _ => self.sampling.problem(),
         }
     }
+
+    /// Whether a token can be chosen before the one before it has been seen.
+    pub fn can_run_ahead(&self) -> bool {
+        self.mask.is_none() && !self.sampling.needs_history()
+    }
 }
 
 impl Sequence {
@@ -74,29 +98,38 @@ impl Sequence {
         self.request.prompt.len() + self.generated.len()
     }
 
-    /// The token at a position.
-    pub fn token(&self, position: usize) -> u32 {
+    /// The token at a position, if it has been seen.
+    pub fn token(&self, position: usize) -> Option<u32> {
         match position.checked_sub(self.request.prompt.len()) {
-            None => self.request.prompt[position],
-            Some(i) => self.generated[i],
+            None => Some(self.request.prompt[position]),
+            Some(index) => self.generated.get(index).copied(),
         }
     }
 
-    /// Tokens that are known and have not run.
+    /// Tokens that are chosen, seen or not, and have not been submitted.
     pub fn pending(&self) -> usize {
-        self.len() - self.slot.position()
+        self.len() + self.unseen - self.slot.position()
     }
 
-    /// How many tokens the next step may take, given its room: a chunk never runs past the place where
-    /// a snapshot is wanted.
+    /// How many tokens the next step may take, given its room: a chunk never runs beyond the place where a snapshot is
+    /// wanted, and no step runs ahead of a choice that may be the last one.
     pub fn next_chunk(&self, room: usize) -> usize {
         let position = self.slot.position();
-        let boundary =
-            self.request.snapshot_at.filter(|at| *at > position).map_or(usize::MAX, |at| at - position);
-        self.pending().min(room).min(boundary)
+        let boundary = match self.request.snapshot_at {
+            Some(at) if at >= position => at - position,
+            _ => usize::MAX,
+        };
+        let is_open = self.unseen == 0 || (self.request.can_run_ahead() && !self.is_full(self.unseen));
+        if is_open { self.pending().min(room).min(boundary) } else { 0 }
     }
 
-    /// Why the sequence ends after `token`, if it does.
+    /// Whether so many more tokens end the sequence for certain.
+    fn is_full(&self, more: usize) -> bool {
+        let generated = self.generated.len() + more;
+        self.request.max_tokens.is_some_and(|max| generated >= max) || self.len() + more >= self.limit
+    }
+
+    /// Why the sequence ends after `token`, which was just added, if it does.
     pub fn finish_after(&self, token: u32) -> Option<FinishReason> {
         if self.request.stop_tokens.contains(&token) {
             Some(FinishReason::Stop)

@@ -1,24 +1,45 @@
-//! A sequence's memory at one position, outside the pools: recurrent slot and KV pages together.
+//! A sequence's memory at one position: recurrent state and KV pages together. Either without the other is useless
+//! for a hybrid model, so they are never apart.
 //!
-//! Either without the other is useless for a hybrid model, so they are never apart.
+//! Inside its engine a snapshot shares the sequence's full pages. [`Snapshot::to_bytes`] and [`Snapshot::from_bytes`]
+//! give its portable form: cells in the contract's layout behind a header that names version and model.
 
-use mambo_kernel::{KvTypes, StateElem};
+use std::sync::Arc;
+
+use mambo_kernel::{CacheTypes, KvElem, KvTypes, StateElem};
+
+use crate::cache::PageRef;
+use crate::error::EngineError;
+use crate::fingerprint::Fingerprint;
+
+/// Version of the portable form.
+const VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"MAMBOSNP";
+
+/// A page as a snapshot holds it.
+#[derive(Clone, Debug)]
+pub(crate) enum SnapshotPage {
+    /// In the engine's pool, shared with whoever else holds it.
+    Shared(PageRef),
+    /// Outside, in the contract's layout.
+    Bytes(Arc<[u8]>),
+}
 
 /// What a sequence remembers after its first `tokens`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Snapshot {
+    /// The model it belongs to.
+    pub(crate) model: Fingerprint,
+    /// What the bytes of the cells are; types of one size differ in nothing else.
+    pub(crate) types: CacheTypes,
     /// The tokens that ran.
     pub(crate) tokens: Vec<u32>,
-    /// The furthest position the slot had run when it was copied.
-    pub(crate) furthest: usize,
-    /// What the bytes of the pages are; types of one size differ in nothing else.
-    pub(crate) kv_types: KvTypes,
-    /// What the states in the slot are.
-    pub(crate) state_elem: StateElem,
-    /// The recurrent slot.
-    pub(crate) slot: Vec<f32>,
+    /// The recurrent slot's cell, in the contract's layout.
+    pub(crate) slot: Vec<u8>,
     /// The KV pages that hold those tokens.
-    pub(crate) pages: Vec<Vec<u8>>,
+    pub(crate) pages: Vec<SnapshotPage>,
+    /// Bytes of a page.
+    pub(crate) page_bytes: usize,
 }
 
 impl Snapshot {
@@ -28,13 +49,95 @@ impl Snapshot {
     }
 
     /// Whether a prompt can go on from here: it starts with the snapshot's tokens, and at least one token is
-    /// left to run, or there would be no logits to sample from.
+    /// left to run, or there would be no logits to choose from.
     pub fn begins(&self, prompt: &[u32]) -> bool {
         self.tokens.len() < prompt.len() && prompt.starts_with(&self.tokens)
     }
 
-    /// Bytes held.
+    /// Bytes held, shared pages included.
     pub fn bytes(&self) -> usize {
-        self.slot.len() * 4 + self.pages.iter().map(Vec::len).sum::<usize>()
+        self.slot.len() + self.pages.len() * self.page_bytes
     }
+
+    /// The portable form of a snapshot whose pages `page_bytes` gives.
+    pub(crate) fn to_bytes(&self, pages: &[Vec<u8>]) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend(VERSION.to_le_bytes());
+        out.extend(self.model.0.to_le_bytes());
+        out.extend(type_codes(self.types));
+        for length in [self.tokens.len(), self.slot.len(), pages.len(), self.page_bytes] {
+            out.extend((length as u64).to_le_bytes());
+        }
+        out.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
+        out.extend(&self.slot);
+        pages.iter().for_each(|page| out.extend(page));
+        out
+    }
+
+    /// Reads the portable form; whether it fits an engine is checked when it is resumed there.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Snapshot, EngineError> {
+        let mut rest = Rest(bytes);
+        if rest.take(8)? != MAGIC {
+            return Err(EngineError::SnapshotBytes("do not start as one".into()));
+        }
+        let version = rest.u32()?;
+        if version != VERSION {
+            let problem = format!("are of version {version}, and this engine reads version {VERSION}");
+            return Err(EngineError::SnapshotBytes(problem));
+        }
+        let model = Fingerprint(rest.u64()?);
+        let types = read_types(rest.take(3)?)?;
+        let [tokens, slot, pages, page_bytes] =
+            [rest.length()?, rest.length()?, rest.length()?, rest.length()?];
+        let cut = || EngineError::SnapshotBytes("are cut off".into());
+        let tokens = rest.take(tokens.checked_mul(4).ok_or_else(cut)?)?.as_chunks().0;
+        let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let slot = rest.take(slot)?.to_vec();
+        let all = rest.take(pages.checked_mul(page_bytes).ok_or_else(cut)?)?;
+        let page = |index: usize| SnapshotPage::Bytes(all[index * page_bytes..][..page_bytes].into());
+        // Pages of no bytes are those of a model without attention; their number is bounded by the tokens' anyway.
+        let pages = if page_bytes == 0 { Vec::new() } else { (0..pages).map(page).collect() };
+        match rest.0.len() {
+            0 => Ok(Snapshot { model, types, tokens, slot, pages, page_bytes }),
+            more => Err(EngineError::SnapshotBytes(format!("go on for {more} bytes after their end"))),
+        }
+    }
+}
+
+/// Bytes not read yet.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], EngineError> {
+        self.0.split_off(..count).ok_or_else(|| EngineError::SnapshotBytes("are cut off".into()))
+    }
+
+    fn u32(&mut self) -> Result<u32, EngineError> {
+        Ok(u32::from_le_bytes(self.take(4)?.try_into().expect("four bytes")))
+    }
+
+    fn u64(&mut self) -> Result<u64, EngineError> {
+        Ok(u64::from_le_bytes(self.take(8)?.try_into().expect("eight bytes")))
+    }
+
+    fn length(&mut self) -> Result<usize, EngineError> {
+        let length = self.u64()?;
+        usize::try_from(length).map_err(|_| EngineError::SnapshotBytes(format!("name a length of {length}")))
+    }
+}
+
+/// One byte each for keys, values and states.
+fn type_codes(types: CacheTypes) -> [u8; 3] {
+    let kv = |elem: KvElem| {
+        KvElem::ALL.iter().position(|other| *other == elem).expect("every type is listed") as u8
+    };
+    let state = StateElem::ALL.iter().position(|other| *other == types.state).expect("every type is listed");
+    [kv(types.kv.k), kv(types.kv.v), state as u8]
+}
+
+fn read_types(codes: &[u8]) -> Result<CacheTypes, EngineError> {
+    let unknown = |code: u8| EngineError::SnapshotBytes(format!("name cache type {code}, which is unknown"));
+    let kv = |code: u8| KvElem::ALL.get(usize::from(code)).copied().ok_or_else(|| unknown(code));
+    let state = StateElem::ALL.get(usize::from(codes[2])).copied().ok_or_else(|| unknown(codes[2]))?;
+    Ok(CacheTypes { kv: KvTypes { k: kv(codes[0])?, v: kv(codes[1])? }, state })
 }

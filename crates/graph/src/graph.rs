@@ -138,4 +138,11 @@ impl Graph {
     pub fn weight(&self, weight: WeightId) -> &WeightDecl {
         &self.weights[weight.index()]
     }
+
+    /// The same graph without one of its outputs; what only that needed is dropped by a pass.
+    pub fn without_output(&self, name: &str) -> Graph {
+        let mut graph = self.clone();
+        graph.outputs.retain(|(output, _)| output != name);
+        graph
+    }
 }

@@ -11,8 +11,8 @@ pub struct Observed {
     pub weight: String,
     /// Columns of the rows.
     pub cols: usize,
-    /// Output that holds the rows, an index into [`Graph::outputs`].
-    pub rows: usize,
+    /// Name of the output that holds the rows.
+    pub rows: String,
     /// Rows per token.
     pub rows_per_token: usize,
     /// For experts, which of them read what.
@@ -20,10 +20,10 @@ pub struct Observed {
 }
 
 /// Which experts a token was sent to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedExperts {
-    /// Output that holds the experts' numbers, an index into [`Graph::outputs`].
-    pub ids: usize,
+    /// Name of the output that holds the experts' numbers.
+    pub ids: String,
     /// Experts per token.
     pub top_k: usize,
     /// Experts in the weight.
@@ -58,11 +58,12 @@ impl Graph {
     }
 }
 
-/// The output that holds a value, a new one if there is none yet.
-fn show(graph: &mut Graph, value: ValueId) -> usize {
-    if let Some(index) = graph.outputs.iter().position(|(_, shown)| *shown == value) {
-        return index;
+/// The name of the output that holds a value, a new one if there is none yet.
+fn show(graph: &mut Graph, value: ValueId) -> String {
+    if let Some((name, _)) = graph.outputs.iter().find(|(_, shown)| *shown == value) {
+        return name.clone();
     }
-    graph.outputs.push((format!("value_{}", value.index()), value));
-    graph.outputs.len() - 1
+    let name = format!("value_{}", value.index());
+    graph.outputs.push((name.clone(), value));
+    name
 }

@@ -1,6 +1,6 @@
 //! An op as words and back: its name and `key=value` parameters. Knows no line structure.
 
-use mambo_kernel::{AttentionDims, Elem, Epilogue, Op, OpKind, RouteDims, SsmDims};
+use mambo_kernel::{AttentionDims, Epilogue, Op, OpKind, RouteDims, SsmDims};
 
 /// The cache layer a node names; its sizes need no second mention beside it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,9 +30,10 @@ pub(crate) fn parameters(op: &Op, layer: Layer) -> String {
         }
         Op::MoeCombine { top_k, residual: false } => format!(" top_k={top_k}"),
         Op::MoeCombine { top_k, residual: true } => format!(" top_k={top_k} residual=true"),
-        Op::Embed | Op::Add | Op::Relu2 | Op::Concat | Op::SsmDt | Op::GatherRows | Op::Quantize(_) => {
+        Op::Embed | Op::Add | Op::Relu2 | Op::Concat | Op::SsmDt | Op::GatherRows | Op::Choose => {
             String::new()
         }
+        Op::Quantize(to) => format!(" to={}", to.name()),
     }
 }
 
@@ -167,7 +168,10 @@ pub(crate) fn parse_op(name: &str, words: &[&str], layer: Layer) -> Result<Op, S
         }
         OpKind::MoeCombine => Op::MoeCombine { top_k: w.size("top_k")?, residual: w.flag("residual")? },
         OpKind::GatherRows => Op::GatherRows,
-        OpKind::Quantize => Op::Quantize(Elem::Q8),
+        OpKind::Choose => Op::Choose,
+        OpKind::Quantize => {
+            return Err("`quantize` is inserted by lowering and never stands in a graph".into());
+        }
     };
     w.finish()?;
     Ok(op)

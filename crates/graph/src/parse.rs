@@ -195,10 +195,7 @@ fn parse_type(text: &str) -> Result<ValueType, String> {
     let fail = || format!("`{text}]` is not a type; expected f32[T, COLS]");
     let (elem, shape) = text.split_once('[').ok_or_else(fail)?;
     let (rows, cols) = shape.split_once(',').ok_or_else(fail)?;
-    let elem = [Elem::F32, Elem::I32, Elem::Q8, Elem::BF16X2]
-        .into_iter()
-        .find(|e| e.name() == elem)
-        .ok_or_else(fail)?;
+    let elem = [Elem::F32, Elem::I32].into_iter().find(|e| e.name() == elem).ok_or_else(fail)?;
     let (base, times) = rows.split_once('*').unwrap_or((rows, "1"));
     let base = match base {
         "T" => RowBase::Tokens,

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use mambo_kernel::{CacheKind, Op, OpKind, ValueType};
+use mambo_kernel::{CacheKind, MAX_SIZE, Op, OpKind, ValueType};
 
 use crate::error::GraphError;
 use crate::graph::{Graph, Node, ValueId};
-use crate::infer::{MAX_SIZE, infer_node};
+use crate::infer::infer_node;
 
 impl Graph {
     /// Checks names, single definition before use, types, weights, caches and outputs.
@@ -224,7 +224,7 @@ fn check_outputs(graph: &Graph) -> Result<(), GraphError> {
                 let place = format!("output `{name}`");
                 return Err(GraphError::Undefined { place, what: value.to_string() });
             }
-            Some(t) if t.elem.is_rounded() => {
+            Some(t) if t.elem.is_private() => {
                 return fail(format!("is {t}, which is a kernel's own business; name what it was made of"));
             }
             Some(_) => {}

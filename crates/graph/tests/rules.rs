@@ -101,7 +101,7 @@ fn the_builder_refuses_where_the_mistake_is_made() {
         fail(Op::Attention(attention), &[x, x, x], &[], Some(layer)),
         fail(Op::GatherRows, &[x, ids], &[], None),
         fail(Op::RmsNorm { eps: f32::NAN }, &[x], &[w], None),
-        fail(Op::Quantize(Elem::Q8), &[x], &[], None),
+        fail(Op::Quantize(Elem::F32), &[x], &[], None),
     ];
     expect![[r#"
         node `here`: weight `w` has shape [4, 8], port `weight` needs [5, 8] (0 is free); correct the size in the model's description or the declared shape

@@ -1,4 +1,4 @@
-//! The door to a backend: kernel rows to choose from, weights to load, programs to run.
+//! The door to a backend: kernel rows to choose from, weights to load, steps to submit and collect.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,10 +6,12 @@ use std::time::Duration;
 use mambo_tensor::DType;
 
 use crate::cache::CacheLayout;
+use crate::cache_elem::{KvTypes, StateElem};
+use crate::cell::Cell;
 use crate::op::{Op, OpKind};
 use crate::program::{Phase, Program, WeightKey};
-use crate::step::StepInputs;
-use crate::value::Elem;
+use crate::step::{StepInputs, StepResults};
+use crate::value::{Elem, ValueType};
 
 /// What went wrong in a backend.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +40,14 @@ pub enum BackendError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A weight's source cannot give its bytes.
+    #[error("cannot read weight `{name}`: {source}")]
+    ReadWeight {
+        /// Canonical weight name.
+        name: String,
+        /// Why not.
+        source: WeightError,
+    },
     /// A program names a weight that was not loaded.
     #[error("program `{program}` needs weight `{name}`, which was not loaded")]
     MissingWeight {
@@ -56,14 +66,35 @@ pub enum BackendError {
         /// How much was asked for.
         bytes: usize,
     },
-    /// A snapshot does not fit this model's caches.
-    #[error("snapshot of {got} bytes does not fit: this model's recurrent slot is {want} bytes")]
-    SnapshotSize {
+    /// Bytes that are not those of a cell of these caches.
+    #[error("{got} bytes do not fill {cell}, which takes {want}")]
+    CellSize {
+        /// What was to be filled.
+        cell: Cell,
         /// Bytes given.
         got: usize,
         /// Bytes needed.
         want: usize,
     },
+    /// The device or its driver failed; what was in flight is lost.
+    #[error("{backend} failed in {what}: {reason}")]
+    Device {
+        /// The backend's name.
+        backend: String,
+        /// What it was doing.
+        what: String,
+        /// What the device or the driver said.
+        reason: String,
+    },
+}
+
+/// Element types of the caches a program runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheTypes {
+    /// Of keys and values.
+    pub kv: KvTypes,
+    /// Of recurrent states.
+    pub state: StateElem,
 }
 
 /// A place in a graph that wants a kernel.
@@ -73,11 +104,48 @@ pub struct Site<'a> {
     pub op: &'a Op,
     /// What the program is for.
     pub phase: Phase,
+    /// Types of the inputs, in port order, as the graph has them.
+    pub inputs: &'a [ValueType],
     /// Element types of the weights, in port order.
     pub weight_types: &'a [DType],
-    /// Columns of the first input.
-    pub input_cols: usize,
+    /// Element types of the caches.
+    pub caches: CacheTypes,
 }
+
+impl Site<'_> {
+    /// Columns of the first input.
+    pub fn input_cols(&self) -> usize {
+        self.inputs.first().map_or(0, |input| input.cols)
+    }
+}
+
+/// How a kernel computes, which decides how far it may be from the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// Integer products with exact sums inside a block; only scales and sums over blocks round, in f32.
+    Integer,
+    /// f32 throughout.
+    F32,
+    /// Products of bf16 values summed in f32 by a matrix unit, whose order and intermediate rounding are its own.
+    Bf16InF32,
+}
+
+impl Arithmetic {
+    /// What a case's tolerance, which is that of f32 sums, is multiplied with.
+    pub fn tolerance_factor(self) -> f32 {
+        match self {
+            Arithmetic::Integer | Arithmetic::F32 => 1.0,
+            // Matrix units may truncate where f32 rounds, which loses up to twice as much, and align the terms of
+            // a sum to the largest of a group, which loses as much again.
+            Arithmetic::Bf16InF32 => 4.0,
+        }
+    }
+}
+
+/// A question about a site.
+pub type Accepts = Box<dyn Fn(&Site) -> bool + Send + Sync>;
+/// A question about a site and a private type.
+pub type Rounds = Box<dyn Fn(&Site, Elem) -> bool + Send + Sync>;
 
 /// One kernel a backend offers.
 pub struct KernelRow {
@@ -85,11 +153,83 @@ pub struct KernelRow {
     pub name: String,
     /// The op it computes.
     pub op: OpKind,
-    /// Element type it reads the first input in; lowering converts where the graph has another.
-    pub input: Elem,
+    /// Element type it reads each input in; lowering converts where the graph has another.
+    pub inputs: Vec<Elem>,
+    /// How it computes.
+    pub arithmetic: Arithmetic,
     /// Whether it can serve this site. The first row that accepts is taken, so rows stand best first.
-    pub accepts: Box<dyn Fn(&Site) -> bool + Send + Sync>,
+    pub accepts: Accepts,
+    /// Whether at this site it can write its first output a second time, in a private type.
+    pub rounds: Rounds,
 }
+
+impl KernelRow {
+    /// A row that takes its inputs as the op defines them, serves every site and rounds nothing.
+    pub fn new(name: String, op: OpKind) -> Self {
+        KernelRow {
+            name,
+            op,
+            inputs: op.input_elems().to_vec(),
+            arithmetic: Arithmetic::F32,
+            accepts: Box::new(|_| true),
+            rounds: Box::new(|_, _| false),
+        }
+    }
+
+    /// The same, where it serves some sites only.
+    pub fn accepting(mut self, accepts: impl Fn(&Site) -> bool + Send + Sync + 'static) -> Self {
+        self.accepts = Box::new(accepts);
+        self
+    }
+
+    /// The same, where it reads its first input in this type.
+    pub fn reading(mut self, first: Elem) -> Self {
+        self.inputs[0] = first;
+        self
+    }
+
+    /// The same, where it computes in another way than f32.
+    pub fn computing(mut self, arithmetic: Arithmetic) -> Self {
+        self.arithmetic = arithmetic;
+        self
+    }
+
+    /// The same, where it can round its first output as it writes it.
+    pub fn rounding(mut self, rounds: impl Fn(&Site, Elem) -> bool + Send + Sync + 'static) -> Self {
+        self.rounds = Box::new(rounds);
+        self
+    }
+}
+
+/// One part of a weight, read.
+#[derive(Clone, Debug)]
+pub struct WeightPart<'a> {
+    /// Its bytes, borrowed from the mapped file wherever they need no change.
+    pub bytes: Cow<'a, [u8]>,
+    /// Factors on the values of its rows: none where all are 1, one for all rows, or one for each row.
+    pub row_scales: Cow<'a, [f32]>,
+}
+
+impl<'a> WeightPart<'a> {
+    /// A part whose values have no factors.
+    pub fn plain(bytes: &'a [u8]) -> Self {
+        WeightPart { bytes: Cow::Borrowed(bytes), row_scales: Cow::Borrowed(&[]) }
+    }
+
+    /// Factor on the values of a row.
+    pub fn row_scale(&self, row: usize) -> f32 {
+        match *self.row_scales {
+            [] => 1.0,
+            [scale] => scale,
+            ref scales => scales[row],
+        }
+    }
+}
+
+/// Why a weight cannot be read; says the file, the tensor and the remedy.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WeightError(pub String);
 
 /// Where a weight's bytes come from: parts that stack along the outermost dimension.
 pub trait WeightSource {
@@ -99,20 +239,39 @@ pub trait WeightSource {
     fn shape(&self) -> &[usize];
     /// How many parts there are.
     fn part_count(&self) -> usize;
-    /// The bytes of one part, borrowed from the mapped file wherever they need no change.
-    fn part(&self, index: usize) -> Cow<'_, [u8]>;
-    /// Factor on every value of a part's row, for formats that keep scales beside their values. Ask after the
-    /// part was read: reading may find that a scale is none, and then it is NaN.
-    fn row_scale(&self, _part: usize, _row: usize) -> f32 {
-        1.0
-    }
+    /// Reads one part.
+    fn part(&self, index: usize) -> Result<WeightPart<'_>, WeightError>;
     /// Says that a part was consumed and its mapped pages may go.
     fn release(&self, index: usize);
+    /// A hash of some of the stored bytes: cheap, and enough to tell apart two models of one shape.
+    fn digest(&self) -> u64;
 }
 
 /// Handle of a compiled program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProgramId(pub usize);
+
+/// Handle of a submitted step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// Whether collecting may block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Until the step has ended.
+    Block,
+    /// Not at all: a browser cannot, and a server has other things to do.
+    Poll,
+}
+
+/// Memory that may be used, in bytes; none where the backend cannot say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryBudget {
+    /// Memory of the host.
+    pub host: Option<u64>,
+    /// Memory of the device, where it is another than the host's.
+    pub device: Option<u64>,
+}
 
 /// How long one call of a program took.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,14 +282,21 @@ pub struct CallTime {
     pub runs: u32,
 }
 
-/// A machine that runs programs. It owns weights, caches and arena; who sits in which page or slot is
-/// the engine's business.
+/// A machine that runs programs. It owns weights, caches and arena; which sequence holds which page or slot is
+/// the engine's business. Everything takes effect in the order it is asked for, however late it is done.
 pub trait Backend: Send {
     /// `cpu`, `cuda`, ... with what it runs on, such as `cpu/avx512 x2`.
     fn name(&self) -> &str;
     /// The kernels on offer, best first within an op.
     fn kernels(&self) -> &[KernelRow];
-    /// Takes a weight in; `kernel` is the row that will read it. Loading a key twice is harmless.
+    /// Memory that is free now.
+    fn memory(&self) -> Result<MemoryBudget, BackendError>;
+    /// Steps that may be submitted before the first is collected; more only pays where a device works by itself.
+    fn queue_depth(&self) -> usize {
+        1
+    }
+
+    /// Takes a weight in, in the form that kernel row `kernel` reads. Loading a key twice is harmless.
     fn load_weight(
         &mut self,
         key: &WeightKey,
@@ -138,40 +304,37 @@ pub trait Backend: Send {
         source: &dyn WeightSource,
     ) -> Result<(), BackendError>;
     /// Bytes the loaded weights take in the backend's own memory.
-    fn weight_bytes(&self) -> usize;
+    fn weight_bytes(&self) -> u64;
     /// Bytes of one of them, where the backend keeps it in another form than the file.
     fn held_bytes(&self, _key: &WeightKey) -> Option<u64> {
         None
     }
-    /// Allocates KV pages and recurrent slots; called once, before any program runs.
+    /// Allocates KV pages and recurrent slots; those there were are gone.
     fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError>;
     /// Checks and keeps a program; grows the arena to its size.
     fn compile(&mut self, program: Program) -> Result<ProgramId, BackendError>;
     /// The program behind a handle.
     fn program(&self, id: ProgramId) -> &Program;
-    /// Runs one step.
-    fn run(&mut self, id: ProgramId, step: &StepInputs) -> Result<(), BackendError>;
-    /// Rows of an output of the program that ran last, one after the other without padding; 8-bit rows
-    /// come as the values they stand for, indices as whole numbers.
-    fn read_output(
-        &mut self,
-        id: ProgramId,
-        output: usize,
-        rows: std::ops::Range<usize>,
-        into: &mut Vec<f32>,
-    );
-    /// The recurrent memory of one slot as words, in the layout of [`CacheLayout`].
-    fn snapshot_slot(&self, slot: usize) -> Vec<f32>;
-    /// Puts a snapshot into a slot.
-    fn restore_slot(&mut self, slot: usize, snapshot: &[f32]) -> Result<(), BackendError>;
-    /// One KV page of every layer, as raw bytes in the cache's element types.
-    fn snapshot_page(&self, page: usize) -> Vec<u8>;
-    /// Puts a page back.
-    fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError>;
+    /// Forgets all programs, weights and caches; the device stays open.
+    fn clear(&mut self) -> Result<(), BackendError>;
+
+    /// Queues one step. At most [`Backend::queue_depth`] are submitted and not collected.
+    fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError>;
+    /// Brings the results of a step if it has ended, and says whether it has. Steps may be collected in any order,
+    /// each once; after an error the step counts as collected and its caches as half-written.
+    fn collect(&mut self, ticket: Ticket, wait: Wait, into: &mut StepResults) -> Result<bool, BackendError>;
+
+    /// Copies a page to a page, or a slot at a position to another slot, on the device.
+    fn copy_cell(&mut self, from: Cell, to: Cell) -> Result<(), BackendError>;
+    /// Appends the bytes of a cell in the contract's layout (see [`Cell`]).
+    fn export_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError>;
+    /// Fills a cell from such bytes.
+    fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError>;
+
     /// Fills the arena with NaN, so that a kernel which leaves an output unwritten shows.
-    fn poison_arena(&mut self);
+    fn poison_arena(&mut self) -> Result<(), BackendError>;
     /// Starts or stops timing every call.
-    fn set_profiling(&mut self, on: bool);
+    fn set_profiling(&mut self, on: bool) -> Result<(), BackendError>;
     /// Times per call of a program since profiling was switched on.
-    fn call_times(&self, id: ProgramId) -> Vec<CallTime>;
+    fn call_times(&self, id: ProgramId) -> Result<Vec<CallTime>, BackendError>;
 }

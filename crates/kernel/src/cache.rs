@@ -87,24 +87,6 @@ impl CacheLayout {
     pub fn slot_bytes(&self) -> usize {
         (0..self.state_layers.len()).map(|layer| self.slot_layout(layer).len * 4).sum()
     }
-
-    /// The values that the words of a slot stand for: every layer's states, then its rings.
-    pub fn slot_values(&self, slot: &[f32]) -> Vec<f32> {
-        let mut values = Vec::new();
-        let mut rest = slot;
-        for layer in 0..self.state_layers.len() {
-            let layout = self.slot_layout(layer);
-            let (part, after) = rest.split_at(layout.len);
-            for chunk in 0..layout.chunks {
-                for head in 0..layout.dims.heads {
-                    values.extend(layout.load_state(part, chunk * SSM_CHUNK, head));
-                }
-            }
-            values.extend_from_slice(&part[layout.conv..]);
-            rest = after;
-        }
-        values
-    }
 }
 
 /// Layout of one layer's part of a recurrent slot; offsets and sizes count words of four bytes, which hold

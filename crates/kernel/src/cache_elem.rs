@@ -6,9 +6,9 @@ use std::str::FromStr;
 use crate::cache::PAGE_TOKENS;
 use crate::op::AttentionDims;
 use crate::rounding::{
-    bf16_bits, bf16_value, e4m3_code, e4m3_value, f16_bits, f16_stochastic, f16_value, q8_block, state_random,
+    KV_BLOCK, bf16_bits, bf16_value, e4m3_code, e4m3_value, f16_bits, f16_stochastic, f16_value, q8_block,
+    state_random,
 };
-use crate::value::Q8_BLOCK;
 
 /// Element type of cached keys or values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,7 +56,7 @@ impl KvElem {
 
     /// Scales of one position of a head; each takes two bytes.
     pub fn scales(self, head_dim: usize) -> usize {
-        if self == KvElem::Q8 { head_dim.div_ceil(Q8_BLOCK) } else { 0 }
+        if self == KvElem::Q8 { head_dim.div_ceil(KV_BLOCK) } else { 0 }
     }
 
     /// Bytes of one position of a head.
@@ -80,7 +80,7 @@ impl KvElem {
             KvElem::BF16 => put(codes, values.iter().map(|v| bf16_bits(*v).to_le_bytes())),
             KvElem::F8 => put(codes, values.iter().map(|v| [e4m3_code(v / scale)])),
             KvElem::Q8 => {
-                let blocks = values.chunks(Q8_BLOCK).zip(codes.chunks_mut(Q8_BLOCK));
+                let blocks = values.chunks(KV_BLOCK).zip(codes.chunks_mut(KV_BLOCK));
                 let made = blocks.map(|(values, codes)| q8_block(values, codes).to_le_bytes());
                 put(&mut scales[2 * position * self.scales(n)..], made);
             }
@@ -101,7 +101,7 @@ impl KvElem {
             KvElem::Q8 => {
                 let scales = &scales.as_chunks().0[position * self.scales(n)..];
                 let value = |(i, code): (usize, &u8)| {
-                    f32::from(*code as i8) * bf16_value(half(&scales[i / Q8_BLOCK]))
+                    f32::from(*code as i8) * bf16_value(half(&scales[i / KV_BLOCK]))
                 };
                 codes.iter().enumerate().map(value).collect()
             }

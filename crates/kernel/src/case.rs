@@ -8,6 +8,7 @@ use mambo_tensor::{DType, decode_row, encode_row};
 use crate::cache::{CacheLayout, PAGE_TOKENS, Rollback};
 use crate::cache_elem::{KvScale, KvTypes, StateElem};
 use crate::op::Op;
+use crate::step::{Adjustment, ChooseRow};
 use crate::value::{Rows, ValueType};
 
 /// A small deterministic generator (splitmix64), so that cases are the same everywhere.
@@ -99,6 +100,17 @@ pub struct CaseInput {
     pub sequences: Vec<Vec<f32>>,
 }
 
+/// How the rows of a `choose` case are chosen.
+#[derive(Clone, Debug, Default)]
+pub struct CaseChoose {
+    /// By sequence and position.
+    pub rows: Vec<Vec<ChooseRow>>,
+    /// The adjustments of all rows.
+    pub adjustments: Vec<Adjustment>,
+    /// The masks of all rows.
+    pub masks: Vec<u32>,
+}
+
 /// One op with weights, inputs for several sequences, and where tolerance ends.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -120,6 +132,8 @@ pub struct Case {
     pub state_elem: StateElem,
     /// Depth of the recurrent slots.
     pub rollback: Rollback,
+    /// How tokens are chosen.
+    pub choose: CaseChoose,
     /// Largest allowed `|got − want|` as a share of the largest `|want|` in the row.
     pub tolerance: f32,
 }
@@ -137,6 +151,7 @@ impl Case {
             kv_scale: KvScale::default(),
             state_elem: StateElem::F32,
             rollback: Rollback::None,
+            choose: CaseChoose::default(),
             tolerance,
         }
     }

@@ -1,7 +1,10 @@
 //! How types flow through ops: output types from input types, or a sentence saying what does not fit.
 
-use crate::op::{Epilogue, Op};
+use crate::op::{Epilogue, Op, SsmDims};
 use crate::value::{Elem, RowBase, Rows, ValueType};
+
+/// Every size is at most this, so that no product of sizes overflows.
+pub const MAX_SIZE: usize = 1 << 28;
 
 /// The inputs of one op, with the questions inference asks of them.
 struct Ports<'a> {
@@ -34,15 +37,16 @@ impl Op {
         if inputs.len() != self.input_count() {
             return Err(format!("{name} takes {} inputs, got {}", self.input_count(), inputs.len()));
         }
+        check_parameters(self)?;
+        check_elements(self, inputs)?;
+        check_rows(self, inputs)?;
         let ports = Ports { name, inputs };
         let x = inputs[0];
         match *self {
             Op::Embed => Ok(vec![ValueType::f32(x.rows, table_cols)]),
             Op::RmsNorm { .. } | Op::Relu2 | Op::SsmDt => Ok(vec![x]),
             Op::GatherRows => Ok(vec![ValueType { rows: Rows::WANTED, ..x }]),
-            Op::Quantize(elem) if !elem.is_rounded() => {
-                Err(format!("quantize to {}, which is not a rounded type", elem.name()))
-            }
+            Op::Choose => Ok(vec![ValueType::i32(x.rows, 1)]),
             Op::Quantize(elem) => Ok(vec![ValueType { elem, ..x }]),
             Op::Matmul { out, epilogue } => {
                 let y = ValueType::f32(x.rows, out);
@@ -132,5 +136,106 @@ impl Op {
             }
             _ => unreachable!("only ops of the experts come here"),
         }
+    }
+}
+
+fn check_ssm(d: &SsmDims) -> Result<(), String> {
+    check_sizes(&[d.heads, d.head_dim, d.state, d.groups, d.taps])?;
+    match d.heads % d.groups {
+        0 => Ok(()),
+        _ => Err(format!("{} heads are not divided by {} groups", d.heads, d.groups)),
+    }
+}
+
+fn check_sizes(sizes: &[usize]) -> Result<(), String> {
+    match sizes.iter().find(|s| **s == 0 || **s > MAX_SIZE) {
+        Some(size) => Err(format!("size {size} is outside 1 to {MAX_SIZE}")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses parameters with which inference itself would overflow or divide by zero.
+fn check_parameters(op: &Op) -> Result<(), String> {
+    let check_eps = |eps: f32| match eps.is_finite() && eps >= 0.0 {
+        true => Ok(()),
+        false => Err(format!("epsilon {eps} is not a finite number of at least zero")),
+    };
+    match op {
+        Op::RmsNorm { eps } => check_eps(*eps),
+        Op::Matmul { out, .. } => check_sizes(&[*out]),
+        Op::Split { start, len } => check_sizes(&[(*start).max(1), *len]),
+        Op::SsmConv(d) | Op::SsmScan(d) => check_ssm(d),
+        Op::SsmStep { dims, eps } => check_eps(*eps).and(check_ssm(dims)),
+        Op::GatedGroupNorm { groups, eps } => check_eps(*eps).and(check_sizes(&[*groups])),
+        Op::Attention(a) => {
+            check_sizes(&[a.q_heads, a.kv_heads, a.head_dim])?;
+            match a.q_heads % a.kv_heads {
+                0 => Ok(()),
+                _ => Err(format!("{} query heads are not divided by {} key heads", a.q_heads, a.kv_heads)),
+            }
+        }
+        Op::MoeRoute(r) => {
+            check_sizes(&[r.experts, r.top_k, r.groups, r.top_groups])?;
+            if !r.scale.is_finite() {
+                return Err(format!("scale {} of the router is not finite", r.scale));
+            }
+            match r.top_k <= r.experts && r.top_groups <= r.groups && r.experts % r.groups == 0 {
+                true => Ok(()),
+                false => Err(format!(
+                    "router picks {} of {} experts in {} of {} groups",
+                    r.top_k, r.experts, r.top_groups, r.groups
+                )),
+            }
+        }
+        Op::MoeMatmul { epilogue: Epilogue::Residual, .. } => {
+            Err("moe_matmul has no residual epilogue".to_string())
+        }
+        Op::MoeMatmul { experts, top_k, out, .. } => check_sizes(&[*experts, *top_k, *out]),
+        Op::MoeCombine { top_k, .. } => check_sizes(&[*top_k]),
+        Op::Quantize(elem) if !elem.is_private() => {
+            Err(format!("quantize to {}, which is no backend's private type", elem.name()))
+        }
+        Op::Quantize(_) => Ok(()),
+        Op::Embed | Op::Add | Op::Relu2 | Op::Concat | Op::SsmDt | Op::GatherRows | Op::Choose => Ok(()),
+    }
+}
+
+fn check_elements(op: &Op, inputs: &[ValueType]) -> Result<(), String> {
+    for (i, input) in inputs.iter().enumerate() {
+        let want = op.kind().input_elems()[i];
+        // Kernels may read the first input in a type of their own.
+        if input.elem != want && !(i == 0 && want == Elem::F32 && input.elem.is_private()) {
+            let (op, want) = (op.kind().name(), want.name());
+            return Err(format!("input {i} of {op} is {input}, expected {want} elements"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the row counts that `Op::infer` leaves open.
+fn check_rows(op: &Op, inputs: &[ValueType]) -> Result<(), String> {
+    let want = |i: usize, rows: Rows| match inputs[i].rows == rows {
+        true => Ok(()),
+        false => Err(format!("input {i} of {} is {}, expected {rows} rows", op.kind().name(), inputs[i])),
+    };
+    match op {
+        Op::Embed => match inputs[0].cols {
+            1 => Ok(()),
+            _ => Err(format!("embed reads {}, expected one id per row", inputs[0])),
+        },
+        Op::SsmConv(_) | Op::SsmStep { .. } | Op::MoeRoute(_) => want(0, Rows::TOKENS),
+        Op::SsmScan(_) => want(0, Rows::TOKENS).and(want(1, Rows::TOKENS)),
+        Op::Attention(_) => want(0, Rows::TOKENS).and(want(1, Rows::TOKENS)),
+        Op::MoeMatmul { .. } => want(1, Rows::TOKENS),
+        Op::Choose => want(0, Rows::WANTED),
+        Op::MoeCombine { .. } => want(1, Rows { times: 1, ..inputs[0].rows }),
+        Op::GatherRows => {
+            want(0, Rows::TOKENS)?;
+            match inputs[1] == ValueType::i32(Rows::WANTED, 1) {
+                true => Ok(()),
+                false => Err(format!("gather_rows takes the wanted rows as input 1, got {}", inputs[1])),
+            }
+        }
+        _ => Ok(()),
     }
 }

@@ -7,6 +7,9 @@ mod backend;
 mod cache;
 mod cache_elem;
 pub mod case;
+mod cell;
+mod cost;
+mod digest;
 mod infer;
 mod op;
 pub mod ops;
@@ -16,13 +19,21 @@ pub mod rounding;
 mod step;
 mod value;
 
-pub use backend::{Backend, BackendError, CallTime, KernelRow, ProgramId, Site, WeightSource};
+pub use backend::{
+    Accepts, Arithmetic, Backend, BackendError, CacheTypes, CallTime, KernelRow, MemoryBudget, ProgramId,
+    Rounds, Site, Ticket, Wait, WeightSource,
+};
 pub use cache::{CacheLayout, PAGE_TOKENS, Rollback, SSM_CHUNK, SlotLayout};
 pub use cache_elem::{KvElem, KvScale, KvTypes, StateElem};
+pub use cell::Cell;
+pub use cost::{CallCost, CallWork, StepShape, program_cost};
+pub use digest::Digest;
+pub use infer::MAX_SIZE;
 pub use op::{AttentionDims, CacheKind, Epilogue, Op, OpKind, RouteDims, SsmDims, WeightPort, WeightUse};
 pub use program::{Call, Operand, Output, Phase, Place, Program, WeightKey};
 pub use reference::ReferenceBackend;
-pub use step::{Segment, StepInputs};
-pub use value::{
-    BF16X2_COLS, BF16X2_LEAST, Elem, Q8_ANCHOR, Q8_BLOCK, Q8_BLOCK_BYTES, ROW_ALIGN, RowBase, Rows, ValueType,
+pub use step::{
+    Adjustment, CHOICES_KEPT, CHOSEN, ChooseInputs, ChooseRow, Fetch, HiddenRows, NO_TOKEN, Segment,
+    StepInputs, StepResults, mask_words,
 };
+pub use value::{Elem, PrivateElem, ROW_ALIGN, RowBase, Rows, ValueType};

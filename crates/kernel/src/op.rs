@@ -158,7 +158,9 @@ pub enum Op {
     },
     /// The rows of the input whose logits are wanted.
     GatherRows,
-    /// f32 rows to rows of a rounded type; inserted by lowering where a kernel reads them.
+    /// The token that follows each wanted row, from its logits; how, the step says ([`crate::ChooseInputs`]).
+    Choose,
+    /// f32 rows to rows of a private type; inserted by lowering where a kernel reads them.
     Quantize(Elem),
 }
 
@@ -183,12 +185,13 @@ pub enum OpKind {
     MoeMatmul,
     MoeCombine,
     GatherRows,
+    Choose,
     Quantize,
 }
 
 impl OpKind {
     /// Every kind, in the order of the vocabulary.
-    pub const ALL: [OpKind; 18] = [
+    pub const ALL: [OpKind; 19] = [
         OpKind::Embed,
         OpKind::RmsNorm,
         OpKind::Matmul,
@@ -206,8 +209,22 @@ impl OpKind {
         OpKind::MoeMatmul,
         OpKind::MoeCombine,
         OpKind::GatherRows,
+        OpKind::Choose,
         OpKind::Quantize,
     ];
+
+    /// Element types of the inputs, in port order; optional ports count.
+    pub fn input_elems(self) -> &'static [Elem] {
+        match self {
+            OpKind::Embed => &[Elem::I32],
+            OpKind::MoeMatmul | OpKind::GatherRows => &[Elem::F32, Elem::I32],
+            OpKind::Attention | OpKind::MoeCombine => &[Elem::F32; 3],
+            OpKind::Matmul | OpKind::Add | OpKind::Concat | OpKind::SsmScan | OpKind::GatedGroupNorm => {
+                &[Elem::F32; 2]
+            }
+            _ => &[Elem::F32],
+        }
+    }
 
     /// The stem used in graphs, plans, kernel rows and file names.
     pub fn name(self) -> &'static str {
@@ -229,6 +246,7 @@ impl OpKind {
             OpKind::MoeMatmul => "moe_matmul",
             OpKind::MoeCombine => "moe_combine",
             OpKind::GatherRows => "gather_rows",
+            OpKind::Choose => "choose",
             OpKind::Quantize => "quantize",
         }
     }
@@ -277,6 +295,7 @@ impl Op {
             Op::MoeMatmul { .. } => OpKind::MoeMatmul,
             Op::MoeCombine { .. } => OpKind::MoeCombine,
             Op::GatherRows => OpKind::GatherRows,
+            Op::Choose => OpKind::Choose,
             Op::Quantize(_) => OpKind::Quantize,
         }
     }
@@ -287,7 +306,12 @@ impl Op {
             Op::Matmul { epilogue: Epilogue::Residual, .. } => 2,
             Op::MoeCombine { residual, .. } => 2 + usize::from(*residual),
             Op::Embed | Op::RmsNorm { .. } | Op::Matmul { .. } | Op::Relu2 | Op::Split { .. } => 1,
-            Op::SsmConv(_) | Op::SsmDt | Op::SsmStep { .. } | Op::MoeRoute(_) | Op::Quantize(_) => 1,
+            Op::SsmConv(_)
+            | Op::SsmDt
+            | Op::SsmStep { .. }
+            | Op::MoeRoute(_)
+            | Op::Choose
+            | Op::Quantize(_) => 1,
             Op::Add | Op::Concat | Op::SsmScan(_) | Op::GatedGroupNorm { .. } => 2,
             Op::MoeMatmul { .. } | Op::GatherRows => 2,
             Op::Attention(_) => 3,

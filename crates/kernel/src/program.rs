@@ -10,7 +10,7 @@ pub enum Phase {
     Prefill,
     /// One token per sequence.
     Decode,
-    /// Short segments whose every row's logits are wanted.
+    /// Segments of up to [`crate::SSM_CHUNK`] tokens whose every row is wanted: drafts to be verified.
     Verify,
 }
 
@@ -34,7 +34,7 @@ pub enum Place {
     TokenIds,
     /// [`crate::StepInputs::wanted`].
     Wanted,
-    /// At a byte offset into [`crate::StepInputs::hidden`].
+    /// At a byte offset into the rows of [`crate::StepInputs::hidden`].
     Hidden(usize),
 }
 
@@ -75,18 +75,23 @@ pub struct Call {
     pub inputs: Vec<Operand>,
     /// Outputs, in port order.
     pub outputs: Vec<Operand>,
+    /// Where the first output is written a second time, in a private type, for calls that read it so.
+    pub rounded: Option<Operand>,
     /// Indices into [`Program::weights`], in port order.
     pub weights: Vec<usize>,
     /// Index of the cache layer (KV or state, as the op says), if it has one.
     pub cache: Option<usize>,
+    /// Calls that must have ended before this one starts, ascending; those they wait for themselves are left out.
+    /// Calls that are not ordered by these may overlap.
+    pub after: Vec<usize>,
 }
 
-/// A value the caller reads after a run.
+/// A value the caller may fetch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// `logits` or `hidden`.
+    /// `token`, `logits` or `hidden`.
     pub name: String,
-    /// Where it is; always in the arena, always f32.
+    /// Where it is; always in the arena.
     pub operand: Operand,
 }
 
@@ -111,4 +116,16 @@ pub struct Program {
     pub arena_bytes: usize,
     /// What the arena would be if no two values shared memory.
     pub unpooled_bytes: usize,
+}
+
+impl Program {
+    /// The index of the output of this name.
+    pub fn output(&self, name: &str) -> Option<usize> {
+        self.outputs.iter().position(|output| output.name == name)
+    }
+
+    /// The call that chooses tokens, if the program does.
+    pub fn chooser(&self) -> Option<&Call> {
+        self.calls.iter().find(|call| call.op == Op::Choose)
+    }
 }

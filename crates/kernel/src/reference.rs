@@ -5,13 +5,16 @@ use std::ops::Range;
 
 use mambo_tensor::decode_row;
 
-use crate::backend::{Backend, BackendError, CallTime, KernelRow, ProgramId, WeightSource};
+use crate::backend::{
+    Backend, BackendError, CallTime, KernelRow, MemoryBudget, ProgramId, Ticket, Wait, WeightSource,
+};
 use crate::cache::{CacheLayout, PAGE_TOKENS};
 use crate::cache_elem::KvElem;
+use crate::cell::Cell;
 use crate::op::{Op, OpKind};
 use crate::ops;
 use crate::program::{Call, Operand, Place, Program, WeightKey};
-use crate::step::{Segment, StepInputs};
+use crate::step::{CHOICES_KEPT, HiddenRows, Segment, StepInputs, StepResults, mask_words};
 use crate::value::Elem;
 
 /// The plain backend.
@@ -24,6 +27,13 @@ pub struct ReferenceBackend {
     slots: Vec<Vec<f32>>,
     arena: Vec<u8>,
     programs: Vec<Program>,
+    /// The program that ran last, which the next step may take rows from.
+    last: Option<ProgramId>,
+    /// Tokens that the last steps chose.
+    choices: HashMap<Ticket, Vec<u32>>,
+    /// Steps nobody has collected.
+    done: HashMap<Ticket, StepResults>,
+    next_ticket: u64,
 }
 
 impl Default for ReferenceBackend {
@@ -37,12 +47,8 @@ impl ReferenceBackend {
     pub fn new() -> Self {
         // Neither views nor what lowering inserts for faster backends.
         let skip = [OpKind::Split, OpKind::Quantize, OpKind::SsmStep];
-        let kernels = OpKind::ALL.into_iter().filter(|op| !skip.contains(op)).map(|op| KernelRow {
-            name: format!("reference:{}.plain.f32", op.name()),
-            op,
-            input: if op == OpKind::Embed { Elem::I32 } else { Elem::F32 },
-            accepts: Box::new(|_| true),
-        });
+        let row = |op: OpKind| KernelRow::new(format!("reference:{}.plain.f32", op.name()), op);
+        let kernels = OpKind::ALL.into_iter().filter(|op| !skip.contains(op)).map(row);
         ReferenceBackend {
             kernels: kernels.collect(),
             weights: HashMap::new(),
@@ -51,7 +57,28 @@ impl ReferenceBackend {
             slots: Vec::new(),
             arena: Vec::new(),
             programs: Vec::new(),
+            last: None,
+            choices: HashMap::new(),
+            done: HashMap::new(),
+            next_ticket: 0,
         }
+    }
+
+    /// Rows of an output of the program that ran last.
+    fn output_rows(&self, id: ProgramId, output: usize, rows: impl Iterator<Item = usize>) -> Vec<f32> {
+        let operand = self.programs[id.0].outputs[output].operand;
+        let row = |row| self.read_row(&operand, row, &StepInputs::default());
+        match operand.elem {
+            Elem::I32 => rows.flat_map(row).map(|v| v.to_bits().cast_signed() as f32).collect(),
+            _ => rows.flat_map(row).collect(),
+        }
+    }
+
+    /// The tokens that the program chose for its first wanted rows.
+    fn chosen(&self, id: ProgramId, wanted: usize) -> Vec<u32> {
+        let Some(chooser) = self.programs[id.0].chooser() else { return Vec::new() };
+        let row = |row| self.read_row(&chooser.outputs[0], row, &StepInputs::default())[0].to_bits();
+        (0..wanted).map(row).collect()
     }
 
     fn read_row(&self, operand: &Operand, row: usize, step: &StepInputs) -> Vec<f32> {
@@ -62,8 +89,9 @@ impl ReferenceBackend {
             Place::TokenIds => step.token_ids[row].to_le_bytes().to_vec(),
             Place::Wanted => step.wanted[row].to_le_bytes().to_vec(),
             Place::Hidden(offset) => {
+                let HiddenRows::Given(hidden) = step.hidden else { unreachable!("rows were resolved") };
                 let at = (offset + row * operand.stride_bytes) / 4;
-                step.hidden[at..at + operand.cols].iter().flat_map(|v| v.to_le_bytes()).collect()
+                hidden[at..at + operand.cols].iter().flat_map(|v| v.to_le_bytes()).collect()
             }
         };
         bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
@@ -245,11 +273,22 @@ impl ReferenceBackend {
     }
 
     fn wanted_row(&mut self, call: &Call, w: &[Vec<f32>], step: &StepInputs, row: usize) {
-        if let Op::GatherRows = call.op {
-            let x = self.read_row(&call.inputs[0], step.wanted[row] as usize, step);
-            self.write_row(&call.outputs[0], row, &ops::gather_rows::reference(&x));
-        } else {
-            self.row_op(call, w, step, row);
+        match call.op {
+            Op::GatherRows => {
+                let x = self.read_row(&call.inputs[0], step.wanted[row] as usize, step);
+                self.write_row(&call.outputs[0], row, &ops::gather_rows::reference(&x));
+            }
+            Op::Choose => {
+                let logits = self.read_row(&call.inputs[0], row, step);
+                let (choose, words) = (step.choose, mask_words(logits.len()));
+                let how = &choose.rows[row];
+                let changes =
+                    &choose.adjustments[how.adjustments.start as usize..how.adjustments.end as usize];
+                let mask = how.mask.map(|index| &choose.masks[index as usize * words..][..words]);
+                let token = ops::choose::reference(&logits, how, changes, mask);
+                self.write_row(&call.outputs[0], row, &[f32::from_bits(token)]);
+            }
+            _ => self.row_op(call, w, step, row),
         }
     }
 
@@ -299,21 +338,28 @@ impl Backend for ReferenceBackend {
         let row_bytes = source.dtype().row_bytes(cols).ok_or_else(|| bad("which is not whole blocks"))?;
         let mut values = Vec::new();
         for part in 0..source.part_count() {
-            for (row, bytes) in source.part(part).chunks_exact(row_bytes.max(1)).enumerate() {
+            let read = |source| BackendError::ReadWeight { name: key.name.clone(), source };
+            let stored = source.part(part).map_err(read)?;
+            for (row, bytes) in stored.bytes.chunks_exact(row_bytes.max(1)).enumerate() {
                 let start = values.len();
                 values.resize(start + cols, 0.0);
                 decode_row(source.dtype(), bytes, &mut values[start..]).map_err(|e| bad(&e.to_string()))?;
-                let scale = source.row_scale(part, row);
+                let scale = stored.row_scale(row);
                 values[start..].iter_mut().for_each(|v| *v *= scale);
             }
+            drop(stored);
             source.release(part);
         }
         self.weights.insert(key.clone(), (values, shape));
         Ok(())
     }
 
-    fn weight_bytes(&self) -> usize {
-        self.weights.values().map(|(values, _)| values.len() * 4).sum()
+    fn memory(&self) -> Result<MemoryBudget, BackendError> {
+        Ok(MemoryBudget::default())
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.weights.values().map(|(values, _)| values.len() as u64 * 4).sum()
     }
 
     fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError> {
@@ -343,63 +389,96 @@ impl Backend for ReferenceBackend {
         &self.programs[id.0]
     }
 
-    fn run(&mut self, id: ProgramId, step: &StepInputs) -> Result<(), BackendError> {
+    fn clear(&mut self) -> Result<(), BackendError> {
+        *self = ReferenceBackend::new();
+        Ok(())
+    }
+
+    fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError> {
+        let mut token_ids = Vec::new();
+        let chosen = step.chosen_by.and_then(|ticket| self.choices.get(&ticket));
+        step.resolve_tokens(chosen.map_or(&[], Vec::as_slice), &mut token_ids);
+        let hidden = match (step.hidden, self.last) {
+            (HiddenRows::None, _) => Vec::new(),
+            (HiddenRows::Given(rows), _) => rows.to_vec(),
+            (HiddenRows::Previous { output, rows }, Some(last)) => {
+                self.output_rows(last, output, rows.iter().map(|row| *row as usize))
+            }
+            (HiddenRows::Previous { .. }, None) => unreachable!("no step was submitted before"),
+        };
+        let step = StepInputs {
+            token_ids: if token_ids.is_empty() { step.token_ids } else { &token_ids },
+            hidden: HiddenRows::Given(&hidden),
+            ..*step
+        };
         let program = self.programs[id.0].clone();
         for call in &program.calls {
-            self.call(&program, call, step);
+            self.call(&program, call, &step);
         }
-        Ok(())
+        self.last = Some(id);
+        let range = |rows: &Range<u32>| rows.start as usize..rows.end as usize;
+        let rows = step.fetch.iter().map(|fetch| self.output_rows(id, fetch.output, range(&fetch.rows)));
+        let results = StepResults { tokens: self.chosen(id, step.wanted.len()), rows: rows.collect() };
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.choices.retain(|old, _| old.0 + CHOICES_KEPT as u64 > ticket.0);
+        self.choices.insert(ticket, results.tokens.clone());
+        self.done.insert(ticket, results);
+        Ok(ticket)
     }
 
-    fn read_output(&mut self, id: ProgramId, output: usize, rows: Range<usize>, into: &mut Vec<f32>) {
-        let operand = self.programs[id.0].outputs[output].operand;
-        for row in rows {
-            let values = self.read_row(&operand, row, &StepInputs::default()).into_iter();
-            match operand.elem {
-                Elem::I32 => into.extend(values.map(|v| v.to_bits().cast_signed() as f32)),
-                Elem::F32 | Elem::Q8 | Elem::BF16X2 => into.extend(values),
+    fn collect(&mut self, ticket: Ticket, _: Wait, into: &mut StepResults) -> Result<bool, BackendError> {
+        *into = self.done.remove(&ticket).expect("a step is collected once");
+        Ok(true)
+    }
+
+    fn copy_cell(&mut self, from: Cell, to: Cell) -> Result<(), BackendError> {
+        let mut bytes = Vec::new();
+        self.export_cell(from, &mut bytes)?;
+        self.import_cell(to, &bytes)
+    }
+
+    fn export_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError> {
+        match cell {
+            Cell::Page(page) => self.pages.iter().for_each(|layer| into.extend(&layer[page as usize])),
+            Cell::Slot { slot, position } => {
+                self.layout.export_slot(&self.slots[slot as usize], position as usize, into);
             }
         }
-    }
-
-    fn snapshot_slot(&self, slot: usize) -> Vec<f32> {
-        self.slots[slot].clone()
-    }
-
-    fn restore_slot(&mut self, slot: usize, snapshot: &[f32]) -> Result<(), BackendError> {
-        if snapshot.len() != self.slots[slot].len() {
-            let (got, want) = (snapshot.len() * 4, self.slots[slot].len() * 4);
-            return Err(BackendError::SnapshotSize { got, want });
-        }
-        self.slots[slot].copy_from_slice(snapshot);
         Ok(())
     }
 
-    fn snapshot_page(&self, page: usize) -> Vec<u8> {
-        self.pages.iter().flat_map(|layer| layer[page].iter().copied()).collect()
-    }
-
-    fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError> {
-        let want = self.layout.kv_bytes_per_token() * PAGE_TOKENS;
-        if bytes.len() != want {
-            return Err(BackendError::SnapshotSize { got: bytes.len(), want });
+    fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {
+        let (got, want) = (bytes.len(), self.layout.cell_bytes(cell));
+        if got != want {
+            return Err(BackendError::CellSize { cell, got, want });
         }
-        let mut rest = bytes;
-        for layer in &mut self.pages {
-            let (own, after) = rest.split_at(layer[page].len());
-            layer[page].copy_from_slice(own);
-            rest = after;
+        match cell {
+            Cell::Page(page) => {
+                let mut rest = bytes;
+                for layer in &mut self.pages {
+                    let (own, after) = rest.split_at(layer[page as usize].len());
+                    layer[page as usize].copy_from_slice(own);
+                    rest = after;
+                }
+            }
+            Cell::Slot { slot, position } => {
+                self.layout.import_slot(&mut self.slots[slot as usize], position as usize, bytes);
+            }
         }
         Ok(())
     }
 
-    fn poison_arena(&mut self) {
+    fn poison_arena(&mut self) -> Result<(), BackendError> {
         self.arena.fill(0xff);
+        Ok(())
     }
 
-    fn set_profiling(&mut self, _on: bool) {}
+    fn set_profiling(&mut self, _on: bool) -> Result<(), BackendError> {
+        Ok(())
+    }
 
-    fn call_times(&self, id: ProgramId) -> Vec<CallTime> {
-        vec![CallTime::default(); self.programs[id.0].calls.len()]
+    fn call_times(&self, id: ProgramId) -> Result<Vec<CallTime>, BackendError> {
+        Ok(vec![CallTime::default(); self.programs[id.0].calls.len()])
     }
 }

@@ -4,8 +4,6 @@
 use half::{bf16, f16};
 use mambo_tensor::{DType, F8_E4M3_MAX, decode_row, f8_e4m3};
 
-use crate::value::Q8_BLOCK;
-
 /// Largest finite f16.
 pub const F16_MAX: f32 = 65504.0;
 /// Smallest f16 with all its digits.
@@ -14,6 +12,8 @@ pub const F16_MIN_NORMAL: f32 = 1.0 / 16384.0;
 pub const E4M3_MAX: f32 = F8_E4M3_MAX;
 /// Smallest f8 (e4m3) with all its digits.
 pub const E4M3_MIN_NORMAL: f32 = 1.0 / 64.0;
+/// Cached keys or values that share one scale in an 8-bit block.
+pub const KV_BLOCK: usize = 32;
 /// Largest code of an 8-bit block.
 pub const Q8_MAX: f32 = 127.0;
 
@@ -53,8 +53,8 @@ pub fn f16_stochastic(value: f32, random: u32) -> u16 {
     f16_bits(kept.copysign(value))
 }
 
-/// Spreads every bit of a number over all of another.
-fn mix(x: u32) -> u32 {
+/// Spreads every bit of a number over all bits of the result.
+pub fn mix(x: u32) -> u32 {
     let x = (x ^ (x >> 16)).wrapping_mul(MIX[0]);
     let x = (x ^ (x >> 13)).wrapping_mul(MIX[1]);
     x ^ (x >> 16)
@@ -103,9 +103,9 @@ pub fn q8_inverse(scale: u16) -> f32 {
     if scale > f32::MIN_POSITIVE { 1.0 / scale } else { 0.0 }
 }
 
-/// Codes of up to [`Q8_BLOCK`] values, and their scale: `value ≈ code · scale`.
+/// Codes of up to [`KV_BLOCK`] values, and their scale: `value ≈ code · scale`.
 pub fn q8_block(values: &[f32], codes: &mut [u8]) -> u16 {
-    debug_assert!(values.len() <= Q8_BLOCK && values.len() == codes.len());
+    debug_assert!(values.len() <= KV_BLOCK && values.len() == codes.len());
     let largest = values.iter().fold(0f32, |m, v| if v.abs() > m { v.abs() } else { m });
     let poison = if values.iter().all(|v| v.is_finite()) { 0.0 } else { f32::NAN };
     let scale = q8_scale(largest, poison);

@@ -3,6 +3,7 @@
 //! Knows nothing of storage; a value's place in memory is an [`crate::Operand`].
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// Element type of an activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,48 +12,66 @@ pub enum Elem {
     F32,
     /// 32-bit index (token ids, row numbers, expert ids).
     I32,
-    /// 8-bit activations in blocks of [`Q8_BLOCK`]; see [`Elem::row_bytes`] for the layout.
-    Q8,
-    /// Floats as sums of two bf16: the upper parts of a row, then the lower ones, each filled up with zeros to
-    /// a multiple of [`BF16X2_COLS`].
-    BF16X2,
+    /// A type that only one backend knows; lowering converts to it, no graph has it.
+    Private(&'static PrivateElem),
 }
 
-/// Values of a [`Elem::Q8`] row that share one scale.
-pub const Q8_BLOCK: usize = 32;
-/// Bytes of a block: codes, scale, two offsets and a start.
-pub const Q8_BLOCK_BYTES: usize = Q8_BLOCK + 16;
-/// 1.5·2^23. A whole number of at most 22 bits gives the same float whether it is added to this one or to its bits:
-/// a sum of whole numbers that starts here needs no conversion.
-pub const Q8_ANCHOR: f32 = 12_582_912.0;
+/// An activation type of one backend: blocks of codes, pairs of bf16, whatever its kernels read fastest.
+///
+/// The backend owns the bytes; the contract judges the values they decode to.
+pub struct PrivateElem {
+    /// The name in printed plans; unique within a process.
+    pub name: &'static str,
+    /// Bytes of a row of so many values, before alignment.
+    pub row_bytes: fn(usize) -> usize,
+    /// The bytes of a row of values: the definition that the backend's `quantize` kernels must match.
+    pub encode: fn(&[f32]) -> Vec<u8>,
+    /// The values that a row of so many columns stands for.
+    pub decode: fn(&[u8], usize) -> Vec<f32>,
+    /// Largest error of a decoded value, as a share of the largest magnitude in its row.
+    pub error: f32,
+}
 
-/// Parts of a [`Elem::BF16X2`] value that are smaller than 2^-56 are zero.
-pub const BF16X2_LEAST: f32 = 1.0 / (1u64 << 56) as f32;
+impl fmt::Debug for PrivateElem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
 
-/// Columns that a [`Elem::BF16X2`] row has a multiple of.
-pub const BF16X2_COLS: usize = 32;
+impl PartialEq for PrivateElem {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for PrivateElem {}
+
+impl Hash for PrivateElem {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
 
 /// Every row in an arena starts on a multiple of this many bytes.
 pub const ROW_ALIGN: usize = 64;
 
 impl Elem {
     /// Bytes of one row of `cols` elements, rounded up to [`ROW_ALIGN`].
-    ///
-    /// A `Q8` row is blocks of 32 signed codes, their f32 scale, two i32: -128 times the sum of all codes and of
-    /// the first sixteen, and [`Q8_ANCHOR`] plus the first of these. A kernel takes the zero point of a weight's
-    /// codes out with them.
     pub fn row_bytes(self, cols: usize) -> usize {
-        let bytes = match self {
-            Elem::F32 | Elem::I32 => cols * 4,
-            Elem::Q8 => cols.div_ceil(Q8_BLOCK) * Q8_BLOCK_BYTES,
-            Elem::BF16X2 => 2 * 2 * cols.next_multiple_of(BF16X2_COLS),
-        };
-        bytes.next_multiple_of(ROW_ALIGN)
+        self.packed_bytes(cols).next_multiple_of(ROW_ALIGN)
     }
 
-    /// Whether values are rounded for the kernels that read them; no graph has such.
-    pub fn is_rounded(self) -> bool {
-        matches!(self, Elem::Q8 | Elem::BF16X2)
+    /// Bytes of the elements of one row, without padding.
+    pub fn packed_bytes(self, cols: usize) -> usize {
+        match self {
+            Elem::F32 | Elem::I32 => cols * 4,
+            Elem::Private(elem) => (elem.row_bytes)(cols),
+        }
+    }
+
+    /// Whether the type is private to a backend.
+    pub fn is_private(self) -> bool {
+        matches!(self, Elem::Private(_))
     }
 
     /// The name in printed graphs and plans.
@@ -60,8 +79,7 @@ impl Elem {
         match self {
             Elem::F32 => "f32",
             Elem::I32 => "i32",
-            Elem::Q8 => "q8",
-            Elem::BF16X2 => "bf16x2",
+            Elem::Private(elem) => elem.name,
         }
     }
 }

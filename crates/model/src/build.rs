@@ -62,7 +62,7 @@ impl ModelSpec {
         graph.op1(Op::Embed, "embed", &[tokens], &[table], None)
     }
 
-    /// The output `logits` of the wanted rows.
+    /// The outputs `logits` and `token` of the wanted rows.
     pub(crate) fn head(
         &self,
         graph: &mut GraphBuilder,
@@ -74,7 +74,9 @@ impl ModelSpec {
         let rows = graph.op1(Op::GatherRows, "wanted", &[hidden, wanted], &[], None)?;
         let op = Op::Matmul { out: self.vocab, epilogue: mambo_kernel::Epilogue::None };
         let logits = graph.op1(op, "head", &[rows], &[weight], None)?;
+        let token = graph.op1(Op::Choose, "choose", &[logits], &[], None)?;
         graph.output("logits", logits);
+        graph.output("token", token);
         Ok(())
     }
 }

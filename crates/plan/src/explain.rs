@@ -32,8 +32,10 @@ pub fn plan_text(program: &Program, kernels: &Kernels, caches: Option<&CacheLayo
         let [w0, w1, w2, w3, w4] = widths[..] else { break };
         let _ = writeln!(
             text,
-            "{i:>4} {value:w0$} {op:w1$} {kernel:w2$} {shape:w3$} {place:w4$} <- {} ; {}",
-            line.reads, program.calls[i].label
+            "{i:>4}{} {value:w0$} {op:w1$} {kernel:w2$} {shape:w3$} {place:w4$} <- {} ; {}",
+            overlap_mark(program, i),
+            line.reads,
+            program.calls[i].label
         );
     }
     let names = ValueNames::after(program);
@@ -41,6 +43,12 @@ pub fn plan_text(program: &Program, kernels: &Kernels, caches: Option<&CacheLayo
         let _ = writeln!(text, "output {} {}", output.name, names.name(&output.operand));
     }
     text
+}
+
+/// `|` beside a call that may run at the same time as the one printed before it.
+fn overlap_mark(program: &Program, index: usize) -> char {
+    let waits = index == 0 || program.calls[index].after.contains(&(index - 1));
+    if waits { ' ' } else { '|' }
 }
 
 /// Bytes in the unit a person reads, always with one digit after the point from KiB on.
@@ -85,14 +93,15 @@ fn call_lines(program: &Program, kernels: &Kernels) -> Vec<Line> {
         let mut reads: Vec<String> = call.inputs.iter().map(|i| names.name(i)).collect();
         reads.extend(call.weights.iter().map(|w| format!("${}", program.weights[*w].name)));
         reads.extend(cache_word(call));
-        let values: Vec<_> = call.outputs.iter().map(|o| names.define(o)).collect();
+        let written: Vec<Operand> = call.outputs.iter().chain(&call.rounded).copied().collect();
+        let values: Vec<_> = written.iter().map(|o| names.define(o)).collect();
         let kernel = kernels.rows.get(call.kernel).map_or("?", |row| &row.name);
         let columns = [
             values.join(", "),
             call.op.kind().name().to_string(),
             kernel.to_string(),
-            join(&call.outputs, shape_text),
-            join(&call.outputs, place_text),
+            join(&written, shape_text),
+            join(&written, place_text),
         ];
         lines.push(Line { columns, reads: reads.join(" ") });
     }
@@ -144,7 +153,7 @@ impl ValueNames {
     /// The names that hold when the program has run.
     fn after(program: &Program) -> Self {
         let mut names = ValueNames::default();
-        for output in program.calls.iter().flat_map(|c| &c.outputs) {
+        for output in program.calls.iter().flat_map(|c| c.outputs.iter().chain(&c.rounded)) {
             names.define(output);
         }
         names

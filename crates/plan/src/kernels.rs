@@ -1,7 +1,7 @@
 //! A backend as planning sees it: a name and kernel rows, of which the first that accepts is taken.
 
 use mambo_graph::{Graph, Node};
-use mambo_kernel::{Backend, KernelRow, Op, OpKind, Phase, Site};
+use mambo_kernel::{Backend, CacheTypes, KernelRow, Op, OpKind, Phase, Rows, Site, ValueType};
 use mambo_tensor::DType;
 
 /// The kernels on offer.
@@ -32,23 +32,26 @@ impl<'a> Kernels<'a> {
         &self,
         op: &Op,
         phase: Phase,
+        caches: CacheTypes,
         graph: &Graph,
         weight_type: &dyn Fn(&str) -> Option<DType>,
     ) -> bool {
         let type_of = |node: &Node| -> Vec<DType> {
             node.weights.iter().filter_map(|w| weight_type(&graph.weight(*w).name)).collect()
         };
-        let accepts = |weight_types: &[DType], input_cols| {
-            self.choose(&Site { op, phase, weight_types, input_cols }).is_some()
+        let accepts = |weight_types: &[DType], inputs: &[ValueType]| {
+            self.choose(&Site { op, phase, inputs, weight_types, caches }).is_some()
         };
         if let Op::SsmStep { dims, .. } = op {
             let layers = (0..graph.state_layers.len()).filter(|i| graph.state_layers[*i] == *dims);
-            return layers
-                .into_iter()
-                .all(|layer| accepts(&step_types(graph, layer, &type_of), dims.in_proj()));
+            let input = [ValueType::f32(Rows::TOKENS, dims.in_proj())];
+            return layers.into_iter().all(|layer| accepts(&step_types(graph, layer, &type_of), &input));
         }
         let places = graph.nodes.iter().filter(|node| same_product(&node.op, op));
-        places.into_iter().all(|node| accepts(&type_of(node), graph.value_type(node.inputs[0]).cols))
+        let inputs = |node: &Node| -> Vec<ValueType> {
+            node.inputs.iter().map(|value| graph.value_type(*value)).collect()
+        };
+        places.into_iter().all(|node| accepts(&type_of(node), &inputs(node)))
     }
 }
 

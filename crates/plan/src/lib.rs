@@ -3,15 +3,14 @@
 //!
 //! Only this crate knows both ops in a graph and kernel rows. It never sees a tensor's contents.
 
-mod cost;
 mod error;
 mod explain;
 mod kernels;
 mod lower;
 mod measured;
 mod memory;
+mod overlap;
 
-pub use cost::{CallCost, CostContext, call_cost, program_cost};
 pub use error::{NoKernel, PlanError};
 pub use explain::plan_text;
 pub use kernels::Kernels;

@@ -1,17 +1,23 @@
-//! Turns a graph into a program: a kernel row per node, conversions where a row reads other elements,
-//! splits as strided operands, and a place in the arena for every value.
+//! Turns a graph into a program: a kernel row per node, conversions where a row reads a private type, splits as
+//! strided operands, a place in the arena for every value, and the order that calls have to keep.
+//!
+//! A conversion is a second output of the call that makes the value, where its row can write one, and else a
+//! `quantize` call of its own.
 //!
 //! Must not know what a kernel does, nor any weight's contents.
 
 use std::collections::HashMap;
 
 use mambo_graph::{Graph, Input, Node, ValueId};
-use mambo_kernel::{Call, Elem, Op, Operand, Output, Phase, Place, Program, Site, ValueType, WeightKey};
+use mambo_kernel::{
+    CacheKind, CacheTypes, Call, Elem, Op, Operand, Output, Phase, Place, Program, Site, ValueType, WeightKey,
+};
 use mambo_tensor::DType;
 
 use crate::error::{NoKernel, PlanError};
 use crate::kernels::Kernels;
 use crate::memory::{Interval, plan_memory};
+use crate::overlap::order_calls;
 
 /// What a program is made for.
 #[derive(Clone, Copy)]
@@ -24,6 +30,8 @@ pub struct LowerOptions<'a> {
     pub max_tokens: usize,
     /// Most wanted rows a step may have.
     pub max_wanted: usize,
+    /// Element types of the caches it runs on.
+    pub caches: CacheTypes,
     /// Stored element type of a weight by canonical name; none if the checkpoint lacks it.
     pub weight_type: &'a dyn Fn(&str) -> Option<DType>,
 }
@@ -77,13 +85,16 @@ impl View {
     }
 }
 
+/// A call before offsets are known.
 struct Draft {
     op: Op,
     kernel: usize,
     label: String,
     inputs: Vec<View>,
     outputs: Vec<View>,
+    rounded: Option<View>,
     weights: Vec<usize>,
+    weight_types: Vec<DType>,
     cache: Option<usize>,
 }
 
@@ -93,23 +104,23 @@ struct Lowering<'a> {
     options: &'a LowerOptions<'a>,
     buffers: Vec<Interval>,
     views: HashMap<ValueId, View>,
-    quantized: HashMap<(ValueId, Elem), View>,
-    producers: HashMap<ValueId, &'a str>,
+    rounded: HashMap<(ValueId, Elem), View>,
+    /// The draft whose first output a value is.
+    makers: HashMap<ValueId, usize>,
     drafts: Vec<Draft>,
     weights: Vec<WeightKey>,
 }
 
 impl<'a> Lowering<'a> {
     fn new(graph: &'a Graph, kernels: &'a Kernels<'a>, options: &'a LowerOptions<'a>) -> Self {
-        let labels = graph.nodes.iter().flat_map(|n| n.outputs.iter().map(|v| (*v, n.label.as_str())));
         Lowering {
             graph,
             kernels,
             options,
             buffers: Vec::new(),
             views: HashMap::new(),
-            quantized: HashMap::new(),
-            producers: labels.collect(),
+            rounded: HashMap::new(),
+            makers: HashMap::new(),
             drafts: Vec::new(),
             weights: Vec::new(),
         }
@@ -133,35 +144,56 @@ impl<'a> Lowering<'a> {
             return Ok(());
         }
         let weight_types = self.weight_types(node)?;
-        let input = self.graph.value_type(node.inputs[0]);
-        let kernel = self.choose(node, &weight_types, input)?;
-        let row = &self.kernels.rows[kernel];
-        let mut inputs: Vec<View> = node.inputs.iter().map(|v| self.views[v]).collect();
-        if row.input != input.elem {
-            inputs[0] = match (row.input, input.elem) {
-                (to, Elem::F32) if to.is_rounded() => self.quantize(node.inputs[0], input, to)?,
-                _ => {
-                    return Err(PlanError::Element {
-                        kernel: row.name.clone(),
-                        label: node.label.clone(),
-                        want: row.input.name(),
-                        got: input.to_string(),
-                    });
-                }
-            };
-        }
         let types: Vec<_> = node.inputs.iter().map(|v| self.graph.value_type(*v)).collect();
+        let kernel = self.choose(node, &weight_types, &types)?;
+        let mut inputs = Vec::with_capacity(types.len());
+        for (port, (&value, &value_type)) in node.inputs.iter().zip(&types).enumerate() {
+            inputs.push(self.read(node, kernel, port, value, value_type)?);
+        }
         let ports = node.op.weight_ports(&types);
         let names = node.weights.iter().map(|w| self.graph.weight(*w).name.clone());
         let keys: Vec<_> =
             names.zip(ports).map(|(name, port)| WeightKey { name, usage: port.usage }).collect();
         let weights = keys.into_iter().map(|key| self.weight(key)).collect();
-        let outputs: Vec<_> = node.outputs.iter().map(|v| self.graph.value_type(*v)).collect();
         let (op, label, cache) = (node.op, node.label.clone(), node.cache);
-        let draft = Draft { op, kernel, label, inputs, outputs: Vec::new(), weights, cache };
+        let draft = Draft {
+            op,
+            kernel,
+            label,
+            inputs,
+            outputs: Vec::new(),
+            rounded: None,
+            weights,
+            weight_types,
+            cache,
+        };
+        let outputs: Vec<_> = node.outputs.iter().map(|v| self.graph.value_type(*v)).collect();
+        self.makers.insert(node.outputs[0], self.drafts.len());
         let outputs = self.call(draft, &outputs);
         self.views.extend(node.outputs.iter().copied().zip(outputs));
         Ok(())
+    }
+
+    /// A value in the type that a kernel reads it in.
+    fn read(
+        &mut self,
+        node: &Node,
+        kernel: usize,
+        port: usize,
+        value: ValueId,
+        value_type: ValueType,
+    ) -> Result<View, PlanError> {
+        let row = &self.kernels.rows[kernel];
+        match (row.inputs[port], value_type.elem) {
+            (want, has) if want == has => Ok(self.views[&value]),
+            (want, Elem::F32) if want.is_private() => self.round(value, value_type, want),
+            (want, _) => Err(PlanError::Element {
+                kernel: row.name.clone(),
+                label: node.label.clone(),
+                want: want.name(),
+                got: value_type.to_string(),
+            }),
+        }
     }
 
     /// A split is a window on its parent's rows, and keeps the parent's memory alive.
@@ -172,35 +204,57 @@ impl<'a> Lowering<'a> {
         self.views.insert(node.outputs[0], view);
     }
 
-    /// The rounded form of a value, made once before its first reader.
-    fn quantize(&mut self, value: ValueId, value_type: ValueType, to: Elem) -> Result<View, PlanError> {
-        if let Some(view) = self.quantized.get(&(value, to)) {
+    /// A value in a private type, made once: by the call that makes the value if its kernel can, else before its
+    /// first reader.
+    fn round(&mut self, value: ValueId, value_type: ValueType, to: Elem) -> Result<View, PlanError> {
+        if let Some(view) = self.rounded.get(&(value, to)) {
             return Ok(*view);
         }
-        let label = format!("{}.{}", self.producers.get(&value).copied().unwrap_or("hidden"), to.name());
         let output = ValueType { elem: to, ..value_type };
-        let site = Site {
-            op: &Op::Quantize(to),
-            phase: self.options.phase,
-            weight_types: &[],
-            input_cols: value_type.cols,
+        let maker = self.makers.get(&value).copied();
+        let view = match maker.filter(|maker| self.can_round(&self.drafts[*maker], to)) {
+            Some(maker) => {
+                let view = self.buffer(maker, output);
+                self.drafts[maker].rounded = Some(view);
+                view
+            }
+            None => self.quantize(value, maker, value_type, output)?,
         };
-        let kernel = self.kernels.choose(&site).ok_or_else(|| {
-            let types = format!("{value_type} -> {output}");
-            self.no_kernel(&Op::Quantize(to), &label, types)
-        })?;
-        let inputs = vec![self.views[&value]];
-        // Whoever has just made the value may round it as well: what he reads must not be where that goes.
-        let index = self.drafts.len();
-        let maker = self.drafts.last().filter(|draft| draft.outputs == inputs);
-        for input in maker.map(|draft| draft.inputs.clone()).unwrap_or_default() {
-            self.keep(input, index);
-        }
-        let (op, outputs, weights) = (Op::Quantize(to), Vec::new(), Vec::new());
-        let view =
-            self.call(Draft { op, kernel, label, inputs, outputs, weights, cache: None }, &[output])[0];
-        self.quantized.insert((value, to), view);
+        self.rounded.insert((value, to), view);
         Ok(view)
+    }
+
+    /// Whether a call can still write its first output a second time, in this type.
+    fn can_round(&self, draft: &Draft, to: Elem) -> bool {
+        let inputs: Vec<_> = draft.inputs.iter().map(|view| view.value_type).collect();
+        let site = self.site(&draft.op, &inputs, &draft.weight_types);
+        draft.rounded.is_none() && (self.kernels.rows[draft.kernel].rounds)(&site, to)
+    }
+
+    /// A call that rounds a value.
+    fn quantize(
+        &mut self,
+        value: ValueId,
+        maker: Option<usize>,
+        value_type: ValueType,
+        output: ValueType,
+    ) -> Result<View, PlanError> {
+        let op = Op::Quantize(output.elem);
+        let made = maker.map_or("hidden", |maker| self.drafts[maker].label.as_str());
+        let label = format!("{made}.{}", output.elem.name());
+        let kernel = self.kernels.choose(&self.site(&op, &[value_type], &[])).ok_or_else(|| {
+            let types = format!("{value_type} -> {output}");
+            self.no_kernel(&op, &label, types)
+        })?;
+        let (outputs, weights, weight_types) = (Vec::new(), Vec::new(), Vec::new());
+        let inputs = vec![self.views[&value]];
+        let draft =
+            Draft { op, kernel, label, inputs, outputs, rounded: None, weights, weight_types, cache: None };
+        Ok(self.call(draft, &[output])[0])
+    }
+
+    fn site<'s>(&self, op: &'s Op, inputs: &'s [ValueType], weight_types: &'s [DType]) -> Site<'s> {
+        Site { op, phase: self.options.phase, inputs, weight_types, caches: self.options.caches }
     }
 
     /// Appends a call and gives it new memory for its outputs.
@@ -245,9 +299,8 @@ impl<'a> Lowering<'a> {
         names.map(type_of).collect()
     }
 
-    fn choose(&self, node: &Node, weight_types: &[DType], input: ValueType) -> Result<usize, PlanError> {
-        let site = Site { op: &node.op, phase: self.options.phase, weight_types, input_cols: input.cols };
-        self.kernels.choose(&site).ok_or_else(|| {
+    fn choose(&self, node: &Node, weight_types: &[DType], inputs: &[ValueType]) -> Result<usize, PlanError> {
+        self.kernels.choose(&self.site(&node.op, inputs, weight_types)).ok_or_else(|| {
             let list = |values: &[ValueId]| {
                 let types: Vec<_> = values.iter().map(|v| self.graph.value_type(*v).to_string()).collect();
                 types.join(", ")
@@ -256,6 +309,11 @@ impl<'a> Lowering<'a> {
             if !weight_types.is_empty() {
                 let names: Vec<_> = weight_types.iter().map(DType::to_string).collect();
                 types += &format!(", weights {}", names.join(" "));
+            }
+            match node.op.cache() {
+                Some(CacheKind::Kv) => types += &format!(", {} keys and values", self.options.caches.kv),
+                Some(CacheKind::State) => types += &format!(", {} states", self.options.caches.state.name()),
+                None => {}
             }
             self.no_kernel(&node.op, &node.label, format!("{types} -> {}", list(&node.outputs)))
         })
@@ -288,21 +346,24 @@ impl<'a> Lowering<'a> {
             }
         }
         let memory = plan_memory(&self.buffers);
-        let operands = |views: &[View]| views.iter().map(|v| v.operand(&memory.offsets)).collect();
+        let operands =
+            |views: &[View]| -> Vec<Operand> { views.iter().map(|v| v.operand(&memory.offsets)).collect() };
         let calls = self.drafts.into_iter().map(|draft| Call {
             op: draft.op,
             kernel: draft.kernel,
             inputs: operands(&draft.inputs),
             outputs: operands(&draft.outputs),
+            rounded: draft.rounded.map(|view| view.operand(&memory.offsets)),
             weights: draft.weights,
             cache: draft.cache,
             label: draft.label,
+            after: Vec::new(),
         });
         let output = |(name, view): &(&String, View)| Output {
             name: name.to_string(),
             operand: view.operand(&memory.offsets),
         };
-        Ok(Program {
+        let mut program = Program {
             name: self.options.name.to_string(),
             phase: self.options.phase,
             max_tokens: self.options.max_tokens,
@@ -312,6 +373,8 @@ impl<'a> Lowering<'a> {
             outputs: outputs.iter().map(output).collect(),
             arena_bytes: memory.arena_bytes,
             unpooled_bytes: memory.unpooled_bytes,
-        })
+        };
+        order_calls(&mut program);
+        Ok(program)
     }
 }

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use mambo_kernel::{Call, CallTime, OpKind, Program};
+use mambo_kernel::{Call, CallCost, CallTime, OpKind, Program};
 
-use crate::cost::CallCost;
 use crate::explain::size_text;
 use crate::kernels::Kernels;
 
@@ -97,13 +96,8 @@ impl Measured<'_> {
         time.total.as_secs_f64() / f64::from(time.runs.max(1))
     }
 
-    /// What a call had to do: nothing where it was not run while others were, because the call before does it in
-    /// cache.
+    /// What a call had to do.
     fn cost(&self, call: usize) -> CallCost {
-        let runs = |time: &CallTime| time.runs > 0;
-        if self.times.iter().any(runs) && !self.times.get(call).is_some_and(runs) {
-            return CallCost::default();
-        }
         self.costs.get(call).copied().unwrap_or_default()
     }
 

@@ -4,5 +4,5 @@
 mod kv;
 mod state;
 
-pub use kv::{KvPages, PageList};
+pub use kv::{KvPages, PageList, PageRef};
 pub use state::{Slot, StateSlots};

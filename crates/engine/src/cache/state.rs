@@ -9,6 +9,8 @@ pub struct Slot {
     position: usize,
     /// The furthest position ever run: what it has overwritten is gone, however far the cursor is back.
     furthest: usize,
+    /// Where the slot was restored from a snapshot, which holds nothing from before.
+    restored: usize,
 }
 
 impl Slot {
@@ -22,26 +24,22 @@ impl Slot {
         self.position
     }
 
-    /// The furthest position ever run.
-    pub fn furthest(&self) -> usize {
-        self.furthest
-    }
-
     /// Notes that `tokens` more were run.
     pub fn advance(&mut self, tokens: usize) {
         self.position += tokens;
         self.furthest = self.furthest.max(self.position);
     }
 
-    /// Notes that a snapshot was restored, taken at `position` of a slot that had been at `furthest`.
-    pub fn restored_at(&mut self, position: usize, furthest: usize) {
-        (self.position, self.furthest) = (position, furthest);
+    /// Notes that a snapshot taken at `position` was restored.
+    pub fn restored_at(&mut self, position: usize) {
+        (self.position, self.furthest, self.restored) = (position, position, position);
     }
 
     /// Moves the cursor back, if the slot still holds what that needs.
     pub fn rollback(&mut self, tokens: usize, depth: Rollback) -> bool {
         let Some(position) = self.position.checked_sub(tokens) else { return false };
-        let allowed = tokens == 0 || self.furthest - position <= depth.tokens();
+        let is_held = position >= self.restored && self.furthest - position <= depth.tokens();
+        let allowed = tokens == 0 || is_held;
         if allowed {
             self.position = position;
         }
@@ -68,7 +66,7 @@ impl StateSlots {
 
     /// Takes a slot at position 0, where its memory counts as zero whatever it holds.
     pub fn take(&mut self) -> Option<Slot> {
-        self.free.pop().map(|index| Slot { index, position: 0, furthest: 0 })
+        self.free.pop().map(|index| Slot { index, position: 0, furthest: 0, restored: 0 })
     }
 
     /// Gives a slot back.
@@ -95,5 +93,13 @@ mod tests {
         assert!(!slot.rollback(1, Rollback::OneChunk), "a second rollback counts from the furthest token");
         slot.advance(20);
         assert!(!slot.rollback(21, Rollback::OneChunk) && slot.rollback(20, Rollback::OneChunk));
+    }
+
+    #[test]
+    fn nothing_is_rolled_back_to_before_a_snapshot() {
+        let mut slot = StateSlots::new(1).take().unwrap();
+        slot.restored_at(40);
+        slot.advance(5);
+        assert!(!slot.rollback(6, Rollback::OneChunk) && slot.rollback(5, Rollback::OneChunk));
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod add;
 pub mod attention;
+pub mod choose;
 pub mod concat;
 pub mod embed;
 pub mod gated_group_norm;
@@ -21,7 +22,8 @@ pub mod ssm_step;
 use crate::case::Case;
 use crate::op::OpKind;
 
-/// The hard cases of an op. `split` has none: it is a view and never becomes a call.
+/// The hard cases of an op. `split` has none: it is a view and never becomes a call. Those of `quantize` depend on the
+/// type ([`quantize::cases`]).
 pub fn cases(kind: OpKind) -> Vec<Case> {
     match kind {
         OpKind::Embed => embed::cases(),
@@ -29,7 +31,7 @@ pub fn cases(kind: OpKind) -> Vec<Case> {
         OpKind::Matmul => matmul::cases(),
         OpKind::Add => add::cases(),
         OpKind::Relu2 => relu2::cases(),
-        OpKind::Split => Vec::new(),
+        OpKind::Split | OpKind::Quantize => Vec::new(),
         OpKind::Concat => concat::cases(),
         OpKind::SsmConv => ssm_conv::cases(),
         OpKind::SsmDt => ssm_dt::cases(),
@@ -41,6 +43,6 @@ pub fn cases(kind: OpKind) -> Vec<Case> {
         OpKind::MoeMatmul => moe_matmul::cases(),
         OpKind::MoeCombine => moe_combine::cases(),
         OpKind::GatherRows => gather_rows::cases(),
-        OpKind::Quantize => quantize::cases(),
+        OpKind::Choose => choose::cases(),
     }
 }

@@ -1,0 +1,35 @@
+//! What tells two models apart: a hash over the names, types, shapes and some bytes of their weights.
+
+use std::fmt;
+
+use mambo_kernel::Digest;
+
+use crate::load::Weights;
+
+/// Names a model: equal for equal weights, different for two models of one shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub u64);
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl Fingerprint {
+    /// The fingerprint of a model's weights.
+    pub(crate) fn of<'n>(weights: &dyn Weights, names: impl Iterator<Item = &'n str>) -> Fingerprint {
+        let mut names: Vec<&str> = names.collect();
+        names.sort_unstable();
+        names.dedup();
+        let mut digest = Digest::default();
+        for name in names {
+            let Some(source) = weights.weight(name) else { continue };
+            digest.write(name.as_bytes());
+            digest.write(source.dtype().name().as_bytes());
+            source.shape().iter().for_each(|size| digest.write(&(*size as u64).to_le_bytes()));
+            digest.write(&source.digest().to_le_bytes());
+        }
+        Fingerprint(digest.finish())
+    }
+}

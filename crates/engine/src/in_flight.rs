@@ -1,0 +1,212 @@
+//! Steps between [`Engine::begin`] and [`Engine::end`]: what was submitted, and what becomes of it.
+
+use mambo_kernel::{BackendError, Fetch, HiddenRows, NO_TOKEN, StepInputs, StepResults, Ticket, Wait};
+
+use crate::engine::{Engine, Event};
+use crate::error::EngineError;
+use crate::sample::{Choice, logprobs};
+use crate::scheduler::schedule;
+use crate::sequence::{FinishReason, SequenceId};
+
+/// A submitted step.
+#[derive(Debug)]
+pub(crate) struct StepInFlight {
+    ticket: Ticket,
+    /// The step that filled the MTP head's cache for the same rows.
+    mtp: Option<Ticket>,
+    parts: Vec<Part>,
+}
+
+/// One sequence's part of a step.
+#[derive(Debug)]
+struct Part {
+    id: SequenceId,
+    /// Tokens the sequence has run when the step has ended.
+    position: usize,
+    /// Index among the wanted rows, if a token is chosen.
+    chosen: Option<u32>,
+    /// Index among the fetched rows of its logits, if they were asked for.
+    logits: Option<usize>,
+}
+
+impl Engine {
+    /// Submits the next step, if the backend takes one more and anything can run. Says whether it did.
+    pub fn begin(&mut self) -> bool {
+        if self.in_flight.len() >= self.backend.queue_depth().max(1) {
+            return false;
+        }
+        self.admit();
+        let mut scheduled = std::mem::take(&mut self.scheduled);
+        schedule(&self.running, self.config.step_tokens, &mut scheduled);
+        let parts = self.fill_batch(&scheduled);
+        self.scheduled = scheduled;
+        if parts.is_empty() {
+            return false;
+        }
+        for part in &parts {
+            let sequence = self.running.iter_mut().find(|s| s.id == part.id).expect("it was scheduled");
+            sequence.slot.advance(part.position - sequence.slot.position());
+            sequence.steps_in_flight += 1;
+            sequence.unseen += usize::from(part.chosen.is_some());
+        }
+        match self.submit_batch(&parts) {
+            Ok((ticket, mtp)) => self.in_flight.push_back(StepInFlight { ticket, mtp, parts }),
+            Err(error) => self.fail_parts(&parts, &error),
+        }
+        true
+    }
+
+    /// Fills the batch from the scheduled sequences.
+    fn fill_batch(&mut self, scheduled: &[(usize, usize)]) -> Vec<Part> {
+        let before = self.in_flight.back();
+        self.batch.clear(before.map(|step| step.ticket));
+        let mut parts = Vec::with_capacity(scheduled.len());
+        for &(index, count) in scheduled {
+            let sequence = &self.running[index];
+            let unseen =
+                before.and_then(|step| step.parts.iter().find(|part| part.id == sequence.id)?.chosen);
+            if sequence.unseen > 0 && unseen.is_none() {
+                // Its token is chosen by an older step; it has its turn when that has been collected.
+                continue;
+            }
+            self.batch.push(sequence, count, unseen);
+            let (mut chosen, mut logits) = (None, None);
+            if count == sequence.pending() {
+                let row = self.batch.want(sequence, self.vocab);
+                chosen = Some(row);
+                if sequence.request.sampling.logprobs.is_some() {
+                    logits = Some(self.batch.fetch.len());
+                    self.batch.fetch.push(Fetch { output: self.programs.logits, rows: row..row + 1 });
+                }
+            }
+            let position = sequence.slot.position() + count;
+            parts.push(Part { id: sequence.id, position, chosen, logits });
+        }
+        parts
+    }
+
+    /// Submits the batch, and behind it the MTP head over the same rows where its cache is to be kept.
+    fn submit_batch(&mut self, parts: &[Part]) -> Result<(Ticket, Option<Ticket>), BackendError> {
+        let program = if self.batch.is_decode() { self.programs.decode } else { self.programs.prefill };
+        let ticket = self.backend.submit(program, &self.batch.inputs())?;
+        let Some((mtp, hidden)) = self.programs.mtp_fill() else { return Ok((ticket, None)) };
+        // The head reads the next token beside each row: one that is known, or the one this step chooses.
+        let mut next = Vec::with_capacity(self.batch.token_ids.len());
+        for (part, segment) in parts.iter().zip(&self.batch.segments) {
+            let sequence = self.running.iter().find(|s| s.id == part.id).expect("it was scheduled");
+            let first = segment.position as usize + 1;
+            next.extend((first..first + segment.rows as usize).map(|position| {
+                let chosen = || mambo_kernel::CHOSEN | part.chosen.expect("only the newest token is unseen");
+                sequence.token(position).unwrap_or_else(chosen)
+            }));
+        }
+        let rows: Vec<u32> = (0..next.len() as u32).collect();
+        let step = StepInputs {
+            token_ids: &next,
+            chosen_by: Some(ticket),
+            hidden: HiddenRows::Previous { output: hidden, rows: &rows },
+            wanted: &[],
+            choose: Default::default(),
+            fetch: &[],
+            ..self.batch.inputs()
+        };
+        let filled = self.backend.submit(mtp, &step)?;
+        Ok((ticket, Some(filled)))
+    }
+
+    /// Collects the oldest step in flight and returns what happened, in sequence order; nothing if it may not block
+    /// and the step has not ended.
+    pub fn end(&mut self, wait: Wait) -> Option<Vec<Event>> {
+        let Some(step) = self.in_flight.front() else { return Some(std::mem::take(&mut self.events)) };
+        let mut results = std::mem::take(&mut self.results);
+        let collected = collect_both(&mut *self.backend, step, wait, &mut results);
+        if let Ok(false) = collected {
+            self.results = results;
+            return None;
+        }
+        let step = self.in_flight.pop_front().expect("the front was looked at");
+        match collected {
+            Ok(_) => step.parts.iter().for_each(|part| self.finish_part(part, &results)),
+            Err(error) => self.fail_parts(&step.parts, &error),
+        }
+        self.results = results;
+        Some(std::mem::take(&mut self.events))
+    }
+
+    /// Appends the chosen token of a sequence and ends the sequence where it is due; also takes its snapshot.
+    fn finish_part(&mut self, part: &Part, results: &StepResults) {
+        let Some(index) = self.land(part) else { return };
+        if let Err(error) = self.take_snapshot(index, part.position) {
+            return self.fail(index, error);
+        }
+        let Some(row) = part.chosen else { return };
+        let token = results.tokens[row as usize];
+        if token as usize >= self.vocab {
+            debug_assert_eq!(token, NO_TOKEN, "a chosen token is in the vocabulary");
+            return self.fail(index, EngineError::NoToken { position: part.position - 1 });
+        }
+        let sequence = &mut self.running[index];
+        sequence.unseen -= 1;
+        sequence.generated.push(token);
+        let count = sequence.request.sampling.logprobs;
+        let logits = part.logits.map(|fetched| &results.rows[fetched][..]);
+        let logprobs = logits.zip(count).map(|(logits, count)| logprobs(logits, token, count));
+        let id = sequence.id;
+        self.events.push(Event::Token { id, choice: Choice { token, logprobs } });
+        if let Some(reason) = self.running[index].finish_after(token) {
+            self.events.push(Event::Finished { id, reason });
+            self.retire(index);
+        }
+    }
+
+    /// Notes that a step of a sequence has ended; its index if it still runs.
+    fn land(&mut self, part: &Part) -> Option<usize> {
+        if let Some(index) = self.running.iter().position(|s| s.id == part.id) {
+            self.running[index].steps_in_flight -= 1;
+            return Some(index);
+        }
+        let index = self.ended.iter().position(|s| s.id == part.id).expect("its slot was kept for this step");
+        self.ended[index].steps_in_flight -= 1;
+        if self.ended[index].steps_in_flight == 0 {
+            let sequence = self.ended.swap_remove(index);
+            self.slots.give_back(sequence.slot);
+        }
+        None
+    }
+
+    /// Ends the sequences of a step that failed: their memory may be half-written.
+    fn fail_parts(&mut self, parts: &[Part], error: &BackendError) {
+        for part in parts {
+            if let Some(index) = self.land(part) {
+                self.fail(index, EngineError::Step(error.to_string()));
+            }
+        }
+    }
+
+    /// Ends a sequence with the reason.
+    fn fail(&mut self, index: usize, error: EngineError) {
+        let id = self.running[index].id;
+        self.events.push(Event::Finished { id, reason: FinishReason::Failed(error.to_string()) });
+        self.retire(index);
+    }
+}
+
+/// Collects a step and the one behind it; an error of either is the step's.
+fn collect_both(
+    backend: &mut dyn mambo_kernel::Backend,
+    step: &StepInFlight,
+    wait: Wait,
+    results: &mut StepResults,
+) -> Result<bool, BackendError> {
+    let Some(mtp) = step.mtp else { return backend.collect(step.ticket, wait, results) };
+    // The step behind ends last: when it has, the other has too.
+    let mut nothing = StepResults::default();
+    match backend.collect(mtp, wait, &mut nothing) {
+        Ok(false) => Ok(false),
+        Ok(true) => backend.collect(step.ticket, Wait::Block, results),
+        Err(error) => {
+            let _ = backend.collect(step.ticket, Wait::Block, results);
+            Err(error)
+        }
+    }
+}

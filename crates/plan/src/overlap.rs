@@ -1,0 +1,108 @@
+//! Which calls have to wait for which: a call waits for those whose memory it touches, and any two that are not
+//! ordered that way may run at the same time. Knows operands and caches, not ops.
+
+use std::ops::Range;
+
+use mambo_kernel::{CacheKind, Call, Operand, Place, Program};
+
+/// Fills in [`Call::after`] for every call of a program.
+pub(crate) fn order_calls(program: &mut Program) {
+    let touched: Vec<_> = program.calls.iter().map(|call| Touched::by(call, program)).collect();
+    // For every call, all calls that it waits for, directly or through others.
+    let mut before: Vec<Vec<bool>> = Vec::with_capacity(touched.len());
+    for index in 0..touched.len() {
+        let (mut ordered, mut after) = (vec![false; index], Vec::new());
+        for earlier in (0..index).rev() {
+            if !ordered[earlier] && touched[index].conflicts(&touched[earlier]) {
+                ordered[earlier] = true;
+                before[earlier].iter().zip(&mut ordered).for_each(|(waits, ordered)| *ordered |= waits);
+                after.insert(0, earlier);
+            }
+        }
+        before.push(ordered);
+        program.calls[index].after = after;
+    }
+}
+
+/// What a call reads and writes in the largest step.
+struct Touched {
+    reads: Vec<Range<usize>>,
+    writes: Vec<Range<usize>>,
+    cache: Option<(CacheKind, usize)>,
+}
+
+impl Touched {
+    fn by(call: &Call, program: &Program) -> Touched {
+        let range = |operand: &Operand| {
+            let Place::Arena(start) = operand.place else { return None };
+            let rows = operand.rows.count(program.max_tokens, program.max_wanted);
+            let last = rows.saturating_sub(1) * operand.stride_bytes;
+            Some(start..start + last + operand.elem.row_bytes(operand.cols))
+        };
+        Touched {
+            reads: call.inputs.iter().filter_map(range).collect(),
+            writes: call.outputs.iter().chain(&call.rounded).filter_map(range).collect(),
+            cache: call.op.cache().zip(call.cache),
+        }
+    }
+
+    fn conflicts(&self, before: &Touched) -> bool {
+        overlap(&self.reads, &before.writes)
+            || overlap(&self.writes, &before.reads)
+            || overlap(&self.writes, &before.writes)
+            || (self.cache.is_some() && self.cache == before.cache)
+    }
+}
+
+fn overlap(a: &[Range<usize>], b: &[Range<usize>]) -> bool {
+    a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mambo_kernel::{Elem, Op, Phase, Rows};
+
+    fn operand(offset: usize) -> Operand {
+        let place = Place::Arena(offset);
+        Operand { place, elem: Elem::F32, rows: Rows::TOKENS, cols: 16, stride_bytes: 64 }
+    }
+
+    fn order(calls: &[(&[usize], usize)]) -> Vec<Vec<usize>> {
+        let call = |(inputs, output): &(&[usize], usize)| Call {
+            op: Op::Add,
+            kernel: 0,
+            label: String::new(),
+            inputs: inputs.iter().map(|at| operand(*at)).collect(),
+            outputs: vec![operand(*output)],
+            rounded: None,
+            weights: Vec::new(),
+            cache: None,
+            after: Vec::new(),
+        };
+        let mut program = Program {
+            name: String::new(),
+            phase: Phase::Decode,
+            max_tokens: 2,
+            max_wanted: 1,
+            calls: calls.iter().map(call).collect(),
+            weights: Vec::new(),
+            outputs: Vec::new(),
+            arena_bytes: 0,
+            unpooled_bytes: 0,
+        };
+        order_calls(&mut program);
+        program.calls.into_iter().map(|call| call.after).collect()
+    }
+
+    #[test]
+    fn calls_wait_for_whom_they_read_and_overwrite() {
+        // A value, two that read it, their sum, and one that overwrites what the first read.
+        let after = order(&[(&[], 0), (&[0], 1000), (&[0], 2000), (&[1000, 2000], 3000), (&[3000], 0)]);
+        assert_eq!(after, [vec![], vec![0], vec![0], vec![1, 2], vec![3]]);
+        // The second row of a value counts too, and what is not touched does not.
+        assert_eq!(order(&[(&[], 0), (&[64], 1000), (&[128], 2000)]), [vec![], vec![0], vec![]]);
+        // Writing where another writes, or reads.
+        assert_eq!(order(&[(&[5000], 0), (&[], 0), (&[], 5000)]), [vec![], vec![0], vec![0]]);
+    }
+}
