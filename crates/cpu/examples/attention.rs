@@ -1,4 +1,4 @@
-//! Measures attention of one token, or of a few, over a long past: GB/s of keys and values against a plain read
+//! Measures attention of one token, or of a few, over a long context: GB/s of keys and values against a plain read
 //! loop. `cargo run --release -p mambo-cpu --example attention [threads [depth [rows]]]`
 
 use std::time::Instant;
@@ -88,13 +88,13 @@ fn main() {
     }
     seconds.sort_by(f64::total_cmp);
     let (median, best) = (seconds[REPEATS / 2], seconds[0]);
-    let past = (layout.kv_bytes_per_token() * depth) as f64;
+    let context_bytes = (layout.kv_bytes_per_token() * depth) as f64;
     println!(
         "{}: plain read {read:.1} GB/s; {rows} tokens after {depth}: {:.2} ms (best {:.2}), {:.1} GB/s, {:.0} GFLOP/s",
         backend.name(),
         median * 1e3,
         best * 1e3,
-        past / median / 1e9,
+        context_bytes / median / 1e9,
         (4 * LAYERS * DIMS.q_heads * DIMS.head_dim * depth * rows) as f64 / median / 1e9,
     );
 }

@@ -15,9 +15,9 @@ use crate::isa::Isa;
 use crate::joined::roundings;
 use crate::kernels::table::{self, Ports, Weight};
 use crate::memory::Buffer;
-use crate::run::{Bench, Compiled, Stage};
-use crate::spread::Efforts;
-use crate::team::{Meeting, Team};
+use crate::run::{Compiled, Resources, ScratchPool};
+use crate::team::{Barrier, Team};
+use crate::thread_count::CallCosts;
 use crate::weights;
 
 /// How to set the backend up.
@@ -62,8 +62,8 @@ pub struct CpuBackend {
     isa: Isa,
     rows: Vec<KernelRow>,
     team: Team,
-    meeting: Meeting,
-    bench: Bench,
+    barrier: Barrier,
+    scratch: ScratchPool,
     weights: HashMap<WeightKey, Weight>,
     weight_bytes: usize,
     caches: Caches,
@@ -94,9 +94,9 @@ impl CpuBackend {
             name: format!("cpu/{isa} x{threads}"),
             isa,
             rows: table::rows(isa),
-            meeting: team.meeting(),
+            barrier: team.barrier(),
             team,
-            bench: Bench::new()?,
+            scratch: ScratchPool::new()?,
             weights: HashMap::new(),
             weight_bytes: 0,
             caches: Caches::empty()?,
@@ -196,9 +196,9 @@ impl Backend for CpuBackend {
             let held = call.weights.iter().map(|&index| self.held_bytes(&program.weights[index]));
             held.flatten().sum::<u64>() as usize
         };
-        let efforts = (!self.every_thread).then(|| Efforts::of(&program, bytes));
-        let compiled = Compiled::new(program, kernels, &roundings, vocabulary, efforts);
-        self.bench.grow(self.team.size(), compiled.scratch())?;
+        let costs = (!self.every_thread).then(|| CallCosts::of(&program, bytes));
+        let compiled = Compiled::new(program, kernels, &roundings, vocabulary, costs);
+        self.scratch.grow(self.team.size(), compiled.scratch())?;
         self.programs.push(compiled);
         Ok(ProgramId(self.programs.len() - 1))
     }
@@ -208,15 +208,15 @@ impl Backend for CpuBackend {
     }
 
     fn run(&mut self, id: ProgramId, step: &StepInputs) -> Result<(), BackendError> {
-        let stage = Stage {
+        let resources = Resources {
             team: &mut self.team,
-            meeting: &self.meeting,
-            bench: &mut self.bench,
+            barrier: &self.barrier,
+            scratch: &mut self.scratch,
             arena: &mut self.arena,
             caches: &mut self.caches,
             profiling: self.profiling,
         };
-        self.programs[id.0].run(stage, step);
+        self.programs[id.0].run(resources, step);
         Ok(())
     }
 

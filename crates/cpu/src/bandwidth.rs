@@ -9,12 +9,12 @@ use mambo_kernel::BackendError;
 use crate::memory::Buffer;
 use crate::team::Team;
 
-/// Floats a member reads before it takes the next part.
+/// Floats a thread reads before it takes the next part.
 const PART: usize = 1 << 18;
 /// Passes over the memory; the fastest counts.
 const PASSES: usize = 4;
 
-/// Reads `bytes` of fresh memory with all members and returns GB/s.
+/// Reads `bytes` of fresh memory with all threads and returns GB/s.
 pub(crate) fn read_bandwidth(team: &mut Team, bytes: usize) -> Result<f64, BackendError> {
     let len = (bytes / 4).next_multiple_of(PART).max(PART);
     let mut data: Buffer<i32> = Buffer::zeroed(len, "measuring bandwidth")?;

@@ -1,8 +1,8 @@
 //! KV pages and recurrent slots in memory.
 //!
 //! A layer's pool is `[kv_head][page]` of keys `[channel][position]` and then values `[position][channel]`, each with
-//! its scales after its codes. So neighbouring pages of a head, which one member reads, are one stream. With keys
-//! turned, a vector holds one channel of sixteen positions, and no sum runs across lanes. Snapshots have the
+//! its scales after its codes. So neighbouring pages of a head, which one thread reads, are one stream. With keys
+//! transposed, a vector holds one channel of sixteen positions, and no sum runs across lanes. Snapshots have the
 //! contract's order.
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use mambo_kernel::{BackendError, CacheLayout, KvElem, KvScale, KvTypes, PAGE_TOK
 
 use crate::check::Marks;
 use crate::memory::Buffer;
-use crate::shared::Shared;
+use crate::shared::SharedSlice;
 
 /// The caches of one model.
 pub(crate) struct Caches {
@@ -67,14 +67,14 @@ impl Caches {
         (&self.layout, &mut self.marks)
     }
 
-    /// Views for the members of a running step.
+    /// Views for the threads of a running step.
     pub fn views(&mut self) -> CacheViews<'_> {
         CacheViews {
             layout: &self.layout,
             scales: &self.scales,
-            pool: Shared::new(&mut self.pool),
+            pool: SharedSlice::new(&mut self.pool),
             bases: &self.bases,
-            slots: Shared::new(&mut self.slots),
+            slots: SharedSlice::new(&mut self.slots),
             parts: &self.parts,
             slot_len: self.slot_len,
         }
@@ -101,9 +101,9 @@ impl Caches {
     }
 
     /// Where keys and values of every head of a layer's page are in the pool.
-    fn page_places(&self, layer: usize, page: usize) -> impl Iterator<Item = [Range<usize>; 2]> {
+    fn page_ranges(&self, layer: usize, page: usize) -> impl Iterator<Item = [Range<usize>; 2]> {
         let (layout, base) = (&self.layout, self.bases[layer]);
-        (0..layout.kv_layers[layer].kv_heads).map(move |head| places(layout, layer, base, page, head))
+        (0..layout.kv_layers[layer].kv_heads).map(move |head| head_ranges(layout, layer, base, page, head))
     }
 
     /// One page of every layer in the contract's order: all heads' keys, then all heads' values.
@@ -111,10 +111,10 @@ impl Caches {
         let elem = self.layout.kv_types.k;
         let mut out = Vec::with_capacity(self.layout.kv_bytes_per_token() * PAGE_TOKENS);
         for (layer, dims) in self.layout.kv_layers.iter().enumerate() {
-            for [keys, _] in self.page_places(layer, page) {
-                turn_head(&self.pool[keys], elem, dims.head_dim, Order::Positions, &mut out);
+            for [keys, _] in self.page_ranges(layer, page) {
+                transpose_keys(&self.pool[keys], elem, dims.head_dim, KeyOrder::Positions, &mut out);
             }
-            for [_, values] in self.page_places(layer, page) {
+            for [_, values] in self.page_ranges(layer, page) {
                 out.extend_from_slice(&self.pool[values]);
             }
         }
@@ -128,17 +128,17 @@ impl Caches {
         if bytes.len() != want {
             return Err(BackendError::SnapshotSize { got: bytes.len(), want });
         }
-        let (mut rest, mut turned) = (bytes, Vec::new());
+        let (mut rest, mut transposed) = (bytes, Vec::new());
         for layer in 0..self.layout.kv_layers.len() {
             let head_dim = self.layout.kv_layers[layer].head_dim;
-            let places: Vec<_> = self.page_places(layer, page).collect();
-            for [keys, _] in &places {
+            let ranges: Vec<_> = self.page_ranges(layer, page).collect();
+            for [keys, _] in &ranges {
                 let own = rest.split_off(..keys.len()).expect("the length was checked");
-                turned.clear();
-                turn_head(own, elem, head_dim, Order::Channels, &mut turned);
-                self.pool[keys.clone()].copy_from_slice(&turned);
+                transposed.clear();
+                transpose_keys(own, elem, head_dim, KeyOrder::Channels, &mut transposed);
+                self.pool[keys.clone()].copy_from_slice(&transposed);
             }
-            for [_, values] in places {
+            for [_, values] in ranges {
                 let own = rest.split_off(..values.len()).expect("the length was checked");
                 self.pool[values].copy_from_slice(own);
             }
@@ -148,7 +148,13 @@ impl Caches {
 }
 
 /// Where keys and values of a head of a page are in the pool, in which the layer starts at `base`.
-fn places(layout: &CacheLayout, layer: usize, base: usize, page: usize, head: usize) -> [Range<usize>; 2] {
+fn head_ranges(
+    layout: &CacheLayout,
+    layer: usize,
+    base: usize,
+    page: usize,
+    head: usize,
+) -> [Range<usize>; 2] {
     let (types, dims) = (layout.kv_types, layout.kv_layers[layer]);
     let (keys, values) = (types.k.head_bytes(dims.head_dim), types.v.head_bytes(dims.head_dim));
     assert!(page < layout.pages && head < dims.kv_heads, "page {page} or head {head} of layer {layer}");
@@ -158,7 +164,7 @@ fn places(layout: &CacheLayout, layer: usize, base: usize, page: usize, head: us
 
 /// What the keys of a head are sorted by first.
 #[derive(Clone, Copy, PartialEq)]
-enum Order {
+enum KeyOrder {
     /// As in the contract.
     Positions,
     /// As here.
@@ -166,18 +172,18 @@ enum Order {
 }
 
 /// Appends a head's keys in this order, given in the other: codes, then scales.
-fn turn_head(head: &[u8], elem: KvElem, head_dim: usize, order: Order, out: &mut Vec<u8>) {
+fn transpose_keys(head: &[u8], elem: KvElem, head_dim: usize, order: KeyOrder, out: &mut Vec<u8>) {
     let (codes, scales) = head.split_at(PAGE_TOKENS * head_dim * elem.code_bytes());
     let shape = |channels: usize| match order {
-        Order::Positions => (channels, PAGE_TOKENS),
-        Order::Channels => (PAGE_TOKENS, channels),
+        KeyOrder::Positions => (channels, PAGE_TOKENS),
+        KeyOrder::Channels => (PAGE_TOKENS, channels),
     };
-    turn(codes, shape(head_dim), elem.code_bytes(), out);
-    turn(scales, shape(elem.scales(head_dim)), 2, out);
+    transpose(codes, shape(head_dim), elem.code_bytes(), out);
+    transpose(scales, shape(elem.scales(head_dim)), 2, out);
 }
 
 /// Appends the transpose of a `rows` by `cols` matrix of elements of `width` bytes.
-fn turn(matrix: &[u8], (rows, cols): (usize, usize), width: usize, out: &mut Vec<u8>) {
+fn transpose(matrix: &[u8], (rows, cols): (usize, usize), width: usize, out: &mut Vec<u8>) {
     for col in 0..cols {
         for row in 0..rows {
             out.extend_from_slice(&matrix[(row * cols + col) * width..][..width]);
@@ -185,13 +191,13 @@ fn turn(matrix: &[u8], (rows, cols): (usize, usize), width: usize, out: &mut Vec
     }
 }
 
-/// The caches as members of a running step see them.
+/// The caches as threads of a running step see them.
 pub(crate) struct CacheViews<'a> {
     layout: &'a CacheLayout,
     scales: &'a [KvScale],
-    pool: Shared<'a, u8>,
+    pool: SharedSlice<'a, u8>,
     bases: &'a [usize],
-    slots: Shared<'a, f32>,
+    slots: SharedSlice<'a, f32>,
     parts: &'a [(usize, SlotLayout)],
     slot_len: usize,
 }
@@ -212,16 +218,16 @@ impl<'a> CacheViews<'a> {
         &self.parts[layer].1
     }
 
-    fn places(&self, layer: usize, page: usize, head: usize) -> [Range<usize>; 2] {
-        places(self.layout, layer, self.bases[layer], page, head)
+    fn head_ranges(&self, layer: usize, page: usize, head: usize) -> [Range<usize>; 2] {
+        head_ranges(self.layout, layer, self.bases[layer], page, head)
     }
 
     /// Keys `[channel][position]` and values `[position][channel]` of one head of a page.
     ///
     /// # Safety
-    /// No other member writes them now.
+    /// No other thread writes them now.
     pub unsafe fn page(&self, layer: usize, page: usize, head: usize) -> (&'a [u8], &'a [u8]) {
-        let [keys, values] = self.places(layer, page, head);
+        let [keys, values] = self.head_ranges(layer, page, head);
         // SAFETY: the caller vouches for it.
         unsafe { (self.pool.read(keys), self.pool.read(values)) }
     }
@@ -229,10 +235,10 @@ impl<'a> CacheViews<'a> {
     /// The same to write.
     ///
     /// # Safety
-    /// No other member touches this head of this page now.
+    /// No other thread touches this head of this page now.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn page_mut(&self, layer: usize, page: usize, head: usize) -> (&'a mut [u8], &'a mut [u8]) {
-        let [keys, values] = self.places(layer, page, head);
+        let [keys, values] = self.head_ranges(layer, page, head);
         // SAFETY: the caller vouches for it, and the two do not overlap.
         unsafe { (self.pool.write(keys), self.pool.write(values)) }
     }
@@ -247,7 +253,7 @@ impl<'a> CacheViews<'a> {
     /// Floats of a layer's part of a slot.
     ///
     /// # Safety
-    /// No other member writes them now.
+    /// No other thread writes them now.
     pub unsafe fn slot(&self, slot: usize, layer: usize, range: Range<usize>) -> &'a [f32] {
         // SAFETY: the caller vouches for it.
         unsafe { self.slots.read(self.slot_range(slot, layer, range)) }
@@ -256,7 +262,7 @@ impl<'a> CacheViews<'a> {
     /// The same to write.
     ///
     /// # Safety
-    /// No other member, and no other borrow of this one, touches them now.
+    /// No other thread, and no other borrow of this one, touches them now.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn slot_mut(&self, slot: usize, layer: usize, range: Range<usize>) -> &'a mut [f32] {
         // SAFETY: the caller vouches for it.
@@ -266,7 +272,7 @@ impl<'a> CacheViews<'a> {
     /// A head's state at the start of the chunk that holds `position`.
     ///
     /// # Safety
-    /// No other member writes it now.
+    /// No other thread writes it now.
     pub unsafe fn state(&self, slot: usize, layer: usize, position: usize, head: usize) -> &'a [u8] {
         let layout = self.slot_layout(layer);
         // SAFETY: the caller vouches for it; a head's words are its own.
@@ -279,7 +285,7 @@ impl<'a> CacheViews<'a> {
     /// The same to write.
     ///
     /// # Safety
-    /// No other member, and no other borrow of this one, touches it now.
+    /// No other thread, and no other borrow of this one, touches it now.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn state_mut(&self, slot: usize, layer: usize, position: usize, head: usize) -> &'a mut [u8] {
         let layout = self.slot_layout(layer);

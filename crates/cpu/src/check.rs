@@ -1,7 +1,7 @@
 //! What kernels rely on, checked before they run: every operand of a program when it is compiled, every
 //! step when it is run. Both are broken invariants of the caller, so both are assertions.
 //!
-//! Kernels hand disjoint parts of shared memory to members on the strength of these checks: a `SAFETY`
+//! Kernels hand disjoint parts of shared memory to threads on the strength of these checks: a `SAFETY`
 //! line that says "a row belongs to one item" holds because segments, slots, pages and operands do not
 //! overlap.
 
@@ -202,14 +202,14 @@ pub(crate) fn check_program(program: &Program, kernels: &[KernelRow]) {
             };
             assert!(input.elem == want, "input {port} of `{label}` is {}", input.elem.name());
         }
-        check_places(program, call);
+        check_overlap(program, call);
     }
     for output in &program.outputs {
         assert!(arena_range(program, &output.operand).is_some(), "`{}` is not in the arena", output.name);
     }
 }
 
-fn check_places(program: &Program, call: &Call) {
+fn check_overlap(program: &Program, call: &Call) {
     let label = &call.label;
     let outputs = call.outputs.iter().map(|output| {
         assert!(output.stride_bytes >= row_bytes(output), "rows that `{label}` writes overlap");

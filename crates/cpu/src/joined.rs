@@ -1,9 +1,9 @@
-//! Calls that are done together: who writes a row, or a group of its columns, rounds it while it is still in the
-//! first cache, and nobody has to wait in between.
+//! Calls that are done together: the thread that writes a row, or a group of its columns, rounds it while it is still
+//! in L1, without a barrier in between.
 
 use mambo_kernel::{Call, Elem, Op, Operand, Program, Q8_BLOCK};
 
-use crate::order::Touched;
+use crate::barriers::Touched;
 
 /// For each call where it puts the rounded form of its output, if the next call would do no more than that.
 pub(crate) fn roundings(program: &Program) -> Vec<Option<Operand>> {
@@ -14,7 +14,7 @@ pub(crate) fn roundings(program: &Program) -> Vec<Option<Operand>> {
 fn rounding(program: &Program, call: &Call, next: &Call) -> Option<Operand> {
     let Op::Quantize(to) = next.op else { return None };
     let fits = next.inputs[0] == call.outputs[0] && can_round(&call.op, call.outputs[0].cols, to);
-    // Other members may still read where this one would write.
+    // Other threads may still read where this one would write.
     let is_apart = !Touched::by(next, program).writes_what_is_used_by(&Touched::by(call, program));
     (fits && is_apart).then_some(next.outputs[0])
 }
@@ -70,7 +70,7 @@ mod tests {
             // Half a block in each group.
             (vec![groups(4), round(y, far)], false),
             (vec![step(SsmDims { groups: 4, ..dims }), round(y, far)], false),
-            // Another member may still read this.
+            // Another thread may still read this.
             (vec![norm.clone(), round(y, operand(128, Elem::Q8))], false),
             (vec![norm.clone(), round(x, far)], false),
             (vec![call(Op::Add, x, y), round(y, far)], false),

@@ -6,19 +6,19 @@
 
 mod backend;
 mod bandwidth;
+mod barriers;
 mod cache;
 mod check;
 mod isa;
 mod joined;
 mod kernels;
 mod memory;
-mod order;
 mod run;
 mod shared;
 mod simd;
-mod spread;
 mod stored;
 mod team;
+mod thread_count;
 mod weights;
 
 pub use backend::{CpuBackend, CpuError, CpuOptions};

@@ -1,5 +1,5 @@
-//! Memory that all members of the team read and write at once: typed views, bounds-checked, in which
-//! every member keeps to the parts its work items name.
+//! Memory that all threads of the team read and write at once: typed views, bounds-checked, in which
+//! every thread keeps to the parts its work items name.
 //!
 //! Reading a view is a safe call, since a call's inputs are never written while it runs. Writing is `unsafe`:
 //! the caller says why nobody else touches that part now.
@@ -13,29 +13,29 @@ use mambo_kernel::{BF16X2_COLS, Elem, Operand, Q8_BLOCK, Q8_BLOCK_BYTES};
 
 use crate::memory::{Buffer, Plain};
 
-/// A buffer that members share; borrowed exclusively while they do.
+/// A buffer that threads share; borrowed exclusively while they do.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared<'a, T: Plain> {
+pub(crate) struct SharedSlice<'a, T: Plain> {
     start: *mut T,
     len: usize,
     borrow: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: a view is an address and a length; what may be done with it is said at each method.
-unsafe impl<T: Plain> Sync for Shared<'_, T> {}
+unsafe impl<T: Plain> Sync for SharedSlice<'_, T> {}
 // SAFETY: as above.
-unsafe impl<T: Plain> Send for Shared<'_, T> {}
+unsafe impl<T: Plain> Send for SharedSlice<'_, T> {}
 
-impl<'a, T: Plain> Shared<'a, T> {
+impl<'a, T: Plain> SharedSlice<'a, T> {
     /// Shares a buffer for as long as it stays borrowed.
     pub fn new(buffer: &'a mut Buffer<T>) -> Self {
-        Shared { start: buffer.as_ptr().as_ptr(), len: buffer.len(), borrow: PhantomData }
+        SharedSlice { start: buffer.as_ptr().as_ptr(), len: buffer.len(), borrow: PhantomData }
     }
 
     /// A part to read.
     ///
     /// # Safety
-    /// No other member writes it now.
+    /// No other thread writes it now.
     pub unsafe fn read(&self, range: Range<usize>) -> &'a [T] {
         assert!(range.start <= range.end && range.end <= self.len, "read outside shared memory");
         // SAFETY: in bounds; the caller vouches for the rest.
@@ -45,7 +45,7 @@ impl<'a, T: Plain> Shared<'a, T> {
     /// A part to write.
     ///
     /// # Safety
-    /// No other member, and no other borrow of this one, touches it now.
+    /// No other thread, and no other borrow of this one, touches it now.
     pub unsafe fn write(&self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "write outside shared memory");
         // SAFETY: in bounds; the caller vouches for the rest.
@@ -81,12 +81,12 @@ pub(crate) struct View<'a> {
     borrow: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: as for `Shared`.
+// SAFETY: as for `SharedSlice`.
 unsafe impl Sync for View<'_> {}
 
 impl<'a> View<'a> {
     /// Rows inside shared memory, as the operand describes them.
-    pub fn arena(arena: &Shared<'a, u8>, offset: usize, operand: &Operand, rows: usize) -> Self {
+    pub fn arena(arena: &SharedSlice<'a, u8>, offset: usize, operand: &Operand, rows: usize) -> Self {
         View::of(arena.start, arena.len, offset, operand, rows)
     }
 
@@ -193,7 +193,7 @@ impl<'a> View<'a> {
     /// Columns of a row of floats, to write.
     ///
     /// # Safety
-    /// No other member, and no other borrow of this one, touches them now.
+    /// No other thread, and no other borrow of this one, touches them now.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn cols_mut(&self, row: usize, cols: Range<usize>) -> &'a mut [f32] {

@@ -98,12 +98,12 @@ fn a_product_has_the_same_bits_alone_and_among_many_rows() {
             let together = run_case(&case, isa, 2);
             let mut apart = Vec::new();
             for (k, &length) in case.lengths.iter().enumerate() {
-                let mut alone = case.clone();
-                alone.lengths = vec![length];
-                for input in &mut alone.inputs {
+                let mut single = case.clone();
+                single.lengths = vec![length];
+                for input in &mut single.inputs {
                     input.sequences = vec![input.sequences[k].clone()];
                 }
-                apart.extend(run_case(&alone, isa, 1));
+                apart.extend(run_case(&single, isa, 1));
             }
             assert!(together == apart, "{} {} with {isa}", case.op.kind().name(), case.name);
         }
@@ -253,7 +253,7 @@ fn step_mixer(backend: &mut CpuBackend, id: ProgramId, slot: u32, position: usiz
 fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
     let width = DIMS.in_proj();
     let x = Rng(3).normals(TOKENS * width, 1.0);
-    // Five members take the three groups apart.
+    // Five threads take the three groups apart.
     let cases =
         |isa| StateElem::ALL.into_iter().flat_map(move |elem| [2, 5].map(|threads| (isa, elem, threads)));
     for (isa, elem, threads) in Isa::available().into_iter().flat_map(cases) {

@@ -22,7 +22,7 @@ fn portable() {
 
 #[test]
 fn avx2() {
-    // Four share a long past of many heads in several rounds.
+    // Four threads share a long context of many heads in several passes.
     check(Isa::Avx2, 4);
 }
 

@@ -1,10 +1,10 @@
 //! `attention`: appends k and v to the pages, then `y = Σ_s softmax_s(q·k_s/√d)·v_s` over all positions up
 //! to the row's own.
 //!
-//! Positions are taken in stretches of a fixed length: key block by key block within one, and one stretch
-//! after the other into the total. So it makes no difference who computes a stretch, and members can share
-//! a few queries over a long past (`attention_split.rs`). Otherwise an item is a block of queries (rows
-//! times query heads) that share a key head, with all of its past. Pages are widened to f32 once per item,
+//! Positions are taken in splits of a fixed length: key block by key block within one, and one split
+//! after the other into the total. So it makes no difference who computes a split, and threads can share
+//! a few queries over a long context (`attention_split.rs`). Otherwise an item is a block of queries (rows
+//! times query heads) that share a key head, with all of its context. Pages are widened to f32 once per item,
 //! or as they are read where few queries meet them.
 //! Bytes: the pages once per item; FLOPs: 4 per query, position and channel.
 #![allow(unsafe_code)]
@@ -12,8 +12,8 @@
 use mambo_kernel::{AttentionDims, KvElem, Operand, PAGE_TOKENS, Segment};
 
 use super::attention_block::{Block, Running, SHARED, Softmax, Total, finish};
-use super::attention_split::Split;
-use super::kv_page::Half;
+use super::attention_split::SplitAttention;
+use super::kv_page::HeadFormat;
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::shared::View;
 use crate::simd::{Simd, part, part_mut, vectors};
@@ -21,8 +21,8 @@ use crate::stored::{F16, F32, Stored};
 
 /// Most queries of an item.
 pub(super) const QUERIES: usize = 32;
-/// Pages of a stretch.
-const STRETCH_PAGES: usize = 8;
+/// Pages of a split.
+const SPLIT_PAGES: usize = 8;
 
 pub(crate) struct Attention {
     pub q: Operand,
@@ -42,24 +42,24 @@ pub(super) struct Queries<'a> {
 }
 
 /// Working memory of an item.
-struct Room<'a> {
+struct AttentionScratch<'a> {
     keys: &'a mut [f32],
     values: &'a mut [f32],
     /// Scaled queries.
     queries: &'a mut [f32],
-    /// Weighted values of the running stretch.
+    /// Weighted values of the running split.
     sums: &'a mut [f32],
     /// The same of all before it.
     totals: &'a mut [f32],
 }
 
-impl<'a> Room<'a> {
-    fn of(floats: &'a mut [f32], head_dim: usize) -> Room<'a> {
+impl<'a> AttentionScratch<'a> {
+    fn of(floats: &'a mut [f32], head_dim: usize) -> AttentionScratch<'a> {
         let (keys, rest) = floats.split_at_mut(PAGE_TOKENS * head_dim);
         let (values, rest) = rest.split_at_mut(PAGE_TOKENS * head_dim);
         let (queries, rest) = rest.split_at_mut(QUERIES * head_dim);
         let (sums, rest) = rest.split_at_mut(QUERIES * head_dim);
-        Room { keys, values, queries, sums, totals: &mut rest[..QUERIES * head_dim] }
+        AttentionScratch { keys, values, queries, sums, totals: &mut rest[..QUERIES * head_dim] }
     }
 
     fn floats(head_dim: usize) -> usize {
@@ -70,17 +70,20 @@ impl<'a> Room<'a> {
 impl Attention {
     /// How keys and values are stored.
     #[inline(always)]
-    fn halves(&self, cx: &Cx) -> (Half, Half) {
+    fn formats(&self, cx: &Cx) -> (HeadFormat, HeadFormat) {
         let (types, scale) = (cx.caches.kv_types(), cx.caches.kv_scale(self.layer));
         let head_dim = self.dims.head_dim;
-        (Half { elem: types.k, scale: scale.k, head_dim }, Half { elem: types.v, scale: scale.v, head_dim })
+        (
+            HeadFormat { elem: types.k, scale: scale.k, head_dim },
+            HeadFormat { elem: types.v, scale: scale.v, head_dim },
+        )
     }
 
     /// Stores one head's keys and values of a segment.
     #[inline(always)]
     fn append<S: Simd>(&self, cx: &Cx, segment: &Segment, head: usize, k: &View, v: &View) {
         let n = self.dims.head_dim;
-        let (key_half, value_half) = self.halves(cx);
+        let (key_format, value_format) = self.formats(cx);
         for t in 0..segment.rows as usize {
             let position = segment.position as usize + t;
             let page = cx.step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
@@ -89,53 +92,53 @@ impl Attention {
             let (keys, values) = unsafe { cx.caches.page_mut(self.layer, page, head) };
             let row = segment.first_row as usize + t;
             let (k, v) = (&k.row(row)[head * n..(head + 1) * n], &v.row(row)[head * n..(head + 1) * n]);
-            key_half.store_keys::<S>(k, at, keys);
-            value_half.store_values::<S>(v, at, values);
+            key_format.store_keys::<S>(k, at, keys);
+            value_format.store_values::<S>(v, at, values);
         }
     }
 
     /// Query heads of a key head.
     #[inline(always)]
-    pub(super) fn share(&self) -> usize {
+    pub(super) fn heads_per_kv(&self) -> usize {
         self.dims.q_heads / self.dims.kv_heads
     }
 
     /// Step row and first column of a query.
     #[inline(always)]
-    pub(super) fn place(&self, block: &Queries, i: usize) -> (usize, usize) {
-        let (share, at) = (self.share(), block.first + i);
+    pub(super) fn row_and_col(&self, block: &Queries, i: usize) -> (usize, usize) {
+        let (heads, at) = (self.heads_per_kv(), block.first + i);
         (
-            block.segment.first_row as usize + at / share,
-            (block.kv_head * share + at % share) * self.dims.head_dim,
+            block.segment.first_row as usize + at / heads,
+            (block.kv_head * heads + at % heads) * self.dims.head_dim,
         )
     }
 
     /// Position of a query.
     #[inline(always)]
     fn position(&self, block: &Queries, i: usize) -> usize {
-        block.segment.position as usize + (block.first + i) / self.share()
+        block.segment.position as usize + (block.first + i) / self.heads_per_kv()
     }
 
-    /// Stretches that a query at a position sees.
+    /// Splits that a query at a position sees.
     #[inline(always)]
-    pub(super) fn stretches_to(&self, position: usize) -> usize {
-        position / (STRETCH_PAGES * PAGE_TOKENS) + 1
+    pub(super) fn splits_to(&self, position: usize) -> usize {
+        position / (SPLIT_PAGES * PAGE_TOKENS) + 1
     }
 
-    /// Stretches that the last query of a block sees.
+    /// Splits that the last query of a block sees.
     #[inline(always)]
-    pub(super) fn stretches(&self, block: &Queries) -> usize {
-        self.stretches_to(self.position(block, block.count - 1))
+    pub(super) fn splits(&self, block: &Queries) -> usize {
+        self.splits_to(self.position(block, block.count - 1))
     }
 
     /// Scales the queries of a block.
     #[inline(always)]
-    fn scale_queries<S: Simd>(&self, cx: &Cx, block: &Queries, room: &mut Room) {
+    fn scale_queries<S: Simd>(&self, cx: &Cx, block: &Queries, scratch: &mut AttentionScratch) {
         let n = self.dims.head_dim;
         let q = cx.view(&self.q);
         let scale = S::splat(1.0 / (n as f32).sqrt());
-        for (i, query) in room.queries.chunks_exact_mut(n).take(block.count).enumerate() {
-            let (row, col) = self.place(block, i);
+        for (i, query) in scratch.queries.chunks_exact_mut(n).take(block.count).enumerate() {
+            let (row, col) = self.row_and_col(block, i);
             let from = &q.row(row)[col..col + n];
             for v in 0..vectors(n) {
                 S::store_part(S::mul(S::load_part(part(from, v)), scale), part_mut(query, v));
@@ -143,23 +146,23 @@ impl Attention {
         }
     }
 
-    /// One stretch of the past of scaled queries, into the room's sums.
+    /// One KV split of scaled queries, into the scratch's sums.
     #[inline(always)]
-    fn stretch<S: Simd>(
+    fn split<S: Simd>(
         &self,
         cx: &Cx,
         block: &Queries,
-        stretch: usize,
-        room: &mut Room,
+        split: usize,
+        scratch: &mut AttentionScratch,
     ) -> [Running; QUERIES] {
         let n = self.dims.head_dim;
-        let (key_half, value_half) = self.halves(cx);
-        let Room { keys, values, queries, sums, .. } = room;
+        let (key_format, value_format) = self.formats(cx);
+        let AttentionScratch { keys, values, queries, sums, .. } = scratch;
         sums[..block.count * n].fill(0.0);
         let mut running = [Running::START; QUERIES];
         let last = self.position(block, block.count - 1) / PAGE_TOKENS;
-        let first = stretch * STRETCH_PAGES;
-        let end = (first + STRETCH_PAGES).min(last + 1);
+        let first = split * SPLIT_PAGES;
+        let end = (first + SPLIT_PAGES).min(last + 1);
         let page = |index: usize| {
             let page = cx.step.pages[block.segment.first_page as usize + index] as usize;
             // SAFETY: pages were written before the barrier.
@@ -167,18 +170,18 @@ impl Attention {
         };
         for index in first..end {
             let stored = page(index);
-            // The next stretch is this member's too, as a rule; what is here already may be asked for at no cost.
+            // The next split is this thread's too, as a rule; what is here already may be asked for at no cost.
             let next = if index < last { page(index + 1) } else { stored };
             let seen =
                 |i: usize| (self.position(block, i) + 1).saturating_sub(index * PAGE_TOKENS).min(PAGE_TOKENS);
             let state = (&**queries, &mut running, &mut **sums);
-            let is_met_once = group_size::<S>(block.count) == block.count;
-            if is_met_once && [key_half.elem, value_half.elem] == [KvElem::F16; 2] {
+            let is_read_once = group_size::<S>(block.count) == block.count;
+            if is_read_once && [key_format.elem, value_format.elem] == [KvElem::F16; 2] {
                 // No need to put it down as f32.
                 attend_page::<S, F16>(Block::new(stored, n, next), block.count, seen, state);
             } else {
-                key_half.widen_keys::<S>(stored.0, keys);
-                value_half.widen_values::<S>(stored.1, values);
+                key_format.widen_keys::<S>(stored.0, keys);
+                value_format.widen_values::<S>(stored.1, values);
                 let widened = (bytemuck::cast_slice(keys), bytemuck::cast_slice(values));
                 attend_page::<S, F32>(Block::new(widened, n, next), block.count, seen, state);
             }
@@ -190,47 +193,47 @@ impl Attention {
     #[inline(always)]
     fn attend<S: Simd>(&self, cx: &Cx, block: &Queries, floats: &mut [f32]) {
         let n = self.dims.head_dim;
-        let mut room = Room::of(floats, n);
-        self.scale_queries::<S>(cx, block, &mut room);
-        let running = self.stretch::<S>(cx, block, 0, &mut room);
+        let mut scratch = AttentionScratch::of(floats, n);
+        self.scale_queries::<S>(cx, block, &mut scratch);
+        let running = self.split::<S>(cx, block, 0, &mut scratch);
         let mut totals = [Softmax::EMPTY; QUERIES];
         for (total, running) in totals.iter_mut().zip(&running).take(block.count) {
             *total = running.end::<S>();
         }
-        std::mem::swap(&mut room.sums, &mut room.totals);
-        for stretch in 1..self.stretches(block) {
-            let running = self.stretch::<S>(cx, block, stretch, &mut room);
-            for (i, sums) in room.totals.chunks_exact_mut(n).take(block.count).enumerate() {
-                if stretch >= self.stretches_to(self.position(block, i)) {
+        std::mem::swap(&mut scratch.sums, &mut scratch.totals);
+        for split in 1..self.splits(block) {
+            let running = self.split::<S>(cx, block, split, &mut scratch);
+            for (i, sums) in scratch.totals.chunks_exact_mut(n).take(block.count).enumerate() {
+                if split >= self.splits_to(self.position(block, i)) {
                     continue;
                 }
                 let mut total = Total { softmax: &mut totals[i], sums };
-                total.add::<S>(running[i].end::<S>(), &room.sums[i * n..(i + 1) * n]);
+                total.add::<S>(running[i].end::<S>(), &scratch.sums[i * n..(i + 1) * n]);
             }
         }
         let out = cx.view(&self.out);
-        for (i, sums) in room.totals.chunks_exact(n).take(block.count).enumerate() {
-            let (row, col) = self.place(block, i);
+        for (i, sums) in scratch.totals.chunks_exact(n).take(block.count).enumerate() {
+            let (row, col) = self.row_and_col(block, i);
             // SAFETY: a head of a row belongs to one item.
             finish::<S>(sums, totals[i].sum, unsafe { out.cols_mut(row, col..col + n) });
         }
     }
 
-    /// Computes one stretch of a block of queries and hands each query's share on.
+    /// Computes one split of a block of queries and hands each query's share on.
     #[inline(always)]
-    pub(super) fn attend_stretch<S: Simd>(
+    pub(super) fn attend_split<S: Simd>(
         &self,
         cx: &Cx,
         block: &Queries,
-        stretch: usize,
+        split: usize,
         floats: &mut [f32],
         mut take: impl FnMut(usize, Softmax, &[f32]),
     ) {
         let n = self.dims.head_dim;
-        let mut room = Room::of(floats, n);
-        self.scale_queries::<S>(cx, block, &mut room);
-        let running = self.stretch::<S>(cx, block, stretch, &mut room);
-        for (i, sums) in room.sums.chunks_exact(n).take(block.count).enumerate() {
+        let mut scratch = AttentionScratch::of(floats, n);
+        self.scale_queries::<S>(cx, block, &mut scratch);
+        let running = self.split::<S>(cx, block, split, &mut scratch);
+        for (i, sums) in scratch.sums.chunks_exact(n).take(block.count).enumerate() {
             take(i, running[i].end::<S>(), sums);
         }
     }
@@ -238,7 +241,7 @@ impl Attention {
     /// Block `item` of up to `size` queries of a segment; all of a key head's come after each other.
     #[inline(always)]
     pub(super) fn block<'a>(&self, segment: &'a Segment, size: usize, item: usize) -> Queries<'a> {
-        let (count, blocks) = (segment.rows as usize * self.share(), self.blocks(segment, size));
+        let (count, blocks) = (segment.rows as usize * self.heads_per_kv(), self.blocks(segment, size));
         let first = item % blocks * size;
         Queries { segment, kv_head: item / blocks, first, count: size.min(count - first) }
     }
@@ -246,7 +249,7 @@ impl Attention {
     /// How many blocks a key head has in a segment.
     #[inline(always)]
     pub(super) fn blocks(&self, segment: &Segment, size: usize) -> usize {
-        (segment.rows as usize * self.share()).div_ceil(size)
+        (segment.rows as usize * self.heads_per_kv()).div_ceil(size)
     }
 }
 
@@ -301,11 +304,11 @@ impl Work for Attention {
             self.append::<S>(cx, &segments[item / kv_heads], item % kv_heads, &k, &v);
         }
         cx.barrier();
-        if let Some(split) = Split::of(self, cx, k.rows()) {
+        if let Some(split) = SplitAttention::of(self, cx, k.rows()) {
             return split.work::<S>(cx, &mut scratch.floats);
         }
         let total = k.rows() * self.dims.q_heads;
-        let size = total.div_ceil(cx.members).next_multiple_of(SHARED).min(QUERIES);
+        let size = total.div_ceil(cx.threads).next_multiple_of(SHARED).min(QUERIES);
         let items_of = |segment: &Segment| self.blocks(segment, size) * kv_heads;
         let (mut segment, mut first_item) = (0, 0);
         while let Some(item) = cx.next(1, segments.iter().map(items_of).sum()) {
@@ -321,7 +324,7 @@ impl Work for Attention {
 
     fn scratch(&self, _: usize) -> ScratchNeed {
         let head_dim = self.dims.head_dim;
-        let (floats, common) = (Room::floats(head_dim), Split::floats(head_dim));
-        ScratchNeed { floats, common, ..ScratchNeed::default() }
+        let (floats, shared) = (AttentionScratch::floats(head_dim), SplitAttention::floats(head_dim));
+        ScratchNeed { floats, shared, ..ScratchNeed::default() }
     }
 }

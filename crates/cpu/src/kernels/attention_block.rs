@@ -21,22 +21,22 @@ const KEY_VECTORS: usize = PAGE_TOKENS / LANES;
 /// How far a score may exceed its query's reference before that is raised: raising costs, and floats have room for e⁸.
 const SLACK: f32 = 8.0;
 
-/// What a query carries from block to block of a stretch.
+/// What a query carries from block to block of a split.
 #[derive(Clone, Copy)]
 pub(super) struct Running {
     /// What scores are taken against.
     reference: f32,
-    /// Sums of shares, lane by lane.
-    share_sums: [f32; LANES],
+    /// Sums of weights, lane by lane.
+    weight_sums: [f32; LANES],
 }
 
 impl Running {
-    pub const START: Running = Running { reference: f32::NEG_INFINITY, share_sums: [0.0; LANES] };
+    pub const START: Running = Running { reference: f32::NEG_INFINITY, weight_sums: [0.0; LANES] };
 
-    /// What is known of the softmax after a stretch.
+    /// What is known of the softmax after a split.
     #[inline(always)]
     pub fn end<S: Simd>(&self) -> Softmax {
-        Softmax { reference: self.reference, sum: S::sum(S::load(&self.share_sums)) }
+        Softmax { reference: self.reference, sum: S::sum(S::load(&self.weight_sums)) }
     }
 }
 
@@ -83,20 +83,20 @@ impl<'a, T: Stored> Block<'a, T> {
         sums: &mut [f32],
     ) {
         let mut scores = self.scores::<S, Q>(queries);
-        let mut shares = [[0.0; PAGE_TOKENS]; Q];
+        let mut weights = [[0.0; PAGE_TOKENS]; Q];
         let mut kept = [0.0; Q];
         for i in 0..Q {
-            kept[i] = soften::<S>(&mut scores[i], seen[i], &mut running[i], &mut shares[i]);
+            kept[i] = softmax_block::<S>(&mut scores[i], seen[i], &mut running[i], &mut weights[i]);
         }
         let common = *seen.iter().min().unwrap_or(&0);
         let n = self.head_dim;
         let mut c = 0;
         while c + 4 * LANES <= n {
-            self.mix::<S, Q, 4>(c, common, seen, &kept, &shares, sums);
+            self.add_values::<S, Q, 4>(c, common, seen, &kept, &weights, sums);
             c += 4 * LANES;
         }
         while c < n {
-            self.mix::<S, Q, 1>(c, common, seen, &kept, &shares, sums);
+            self.add_values::<S, Q, 1>(c, common, seen, &kept, &weights, sums);
             c += LANES;
         }
     }
@@ -130,15 +130,15 @@ impl<'a, T: Stored> Block<'a, T> {
         &self.values[(t * self.head_dim + c) * T::BYTES..][..width * T::BYTES]
     }
 
-    /// Scales the sums of some channels by `kept` and adds the values by their shares.
+    /// Scales the sums of some channels by `kept` and adds the values by their weights.
     #[inline(always)]
-    fn mix<S: Simd, const Q: usize, const V: usize>(
+    fn add_values<S: Simd, const Q: usize, const V: usize>(
         &self,
         c: usize,
         common: usize,
         seen: &[usize; Q],
         kept: &[f32; Q],
-        shares: &[[f32; PAGE_TOKENS]; Q],
+        weights: &[[f32; PAGE_TOKENS]; Q],
         sums: &mut [f32],
     ) {
         let n = self.head_dim;
@@ -161,9 +161,9 @@ impl<'a, T: Stored> Block<'a, T> {
             for v in 0..V {
                 let value = T::load_part::<S>(stored_part::<T>(values, v));
                 each_row!(Q, i, {
-                    // SAFETY: a block has as many positions as there are shares.
-                    let share = unsafe { *shares[i].get_unchecked(t) };
-                    acc[i][v] = S::fma(S::splat(share), value, acc[i][v]);
+                    // SAFETY: a block has as many positions as there are weights.
+                    let weight = unsafe { *weights[i].get_unchecked(t) };
+                    acc[i][v] = S::fma(S::splat(weight), value, acc[i][v]);
                 });
             }
         }
@@ -179,7 +179,7 @@ impl<'a, T: Stored> Block<'a, T> {
                 let values = self.values_of(t, c, width);
                 for v in 0..V {
                     let value = T::load_part::<S>(stored_part::<T>(values, v));
-                    let sum = S::fma(S::splat(shares[i][t]), value, S::load_part(part(sums, v)));
+                    let sum = S::fma(S::splat(weights[i][t]), value, S::load_part(part(sums, v)));
                     S::store_part(sum, part_mut(sums, v));
                 }
             }
@@ -194,14 +194,14 @@ fn stored_part<T: Stored>(values: &[u8], i: usize) -> &[u8] {
     &values[i * bytes..values.len().min((i + 1) * bytes)]
 }
 
-/// Adds the shares of a block's scores to a query's sums, writes them, and returns the factor on what was summed
-/// before. At least one position is seen; the shares of hidden ones are zero.
+/// Adds the weights of a block's scores to a query's sums, writes them, and returns the factor on what was summed
+/// before. At least one position is seen; the weights of hidden ones are zero.
 #[inline(always)]
-fn soften<S: Simd>(
+fn softmax_block<S: Simd>(
     scores: &mut [S::F; KEY_VECTORS],
     seen: usize,
     running: &mut Running,
-    shares: &mut [f32; PAGE_TOKENS],
+    weights: &mut [f32; PAGE_TOKENS],
 ) -> f32 {
     debug_assert!(seen > 0, "nothing to compare");
     if seen < PAGE_TOKENS {
@@ -213,32 +213,32 @@ fn soften<S: Simd>(
     for v in 0..KEY_VECTORS {
         largest = S::max(scores[v], largest);
     }
-    let mut share_sums = S::load(&running.share_sums);
+    let mut weight_sums = S::load(&running.weight_sums);
     let mut kept = 1.0;
     if S::any_gt(largest, S::splat(running.reference + SLACK)) {
         let reference = S::max_lane(largest);
         kept = S::exp1(running.reference - reference);
-        share_sums = S::mul(S::splat(kept), share_sums);
+        weight_sums = S::mul(S::splat(kept), weight_sums);
         running.reference = reference;
     }
     for v in 0..KEY_VECTORS {
-        let share = S::exp_of_small(S::sub(scores[v], S::splat(running.reference)));
-        S::store_part(share, part_mut(shares, v));
-        share_sums = S::add(share_sums, share);
+        let weight = S::exp_of_small(S::sub(scores[v], S::splat(running.reference)));
+        S::store_part(weight, part_mut(weights, v));
+        weight_sums = S::add(weight_sums, weight);
     }
-    S::store(share_sums, &mut running.share_sums);
+    S::store(weight_sums, &mut running.weight_sums);
     kept
 }
 
-/// A query's stretches so far.
+/// A query's splits so far.
 pub(super) struct Total<'a> {
     pub softmax: &'a mut Softmax,
-    /// Weighted values, by the shares that the reference so far gives.
+    /// Weighted values, by the weights that the reference so far gives.
     pub sums: &'a mut [f32],
 }
 
 impl Total<'_> {
-    /// Takes the next stretch in. The first one is taken as it is, to the bit.
+    /// Takes the next split in. The first one is taken as it is, to the bit.
     #[inline(always)]
     pub fn add<S: Simd>(&mut self, next: Softmax, sums: &[f32]) {
         let old = *self.softmax;

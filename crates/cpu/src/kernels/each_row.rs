@@ -1,6 +1,6 @@
-//! A loop over a few rows that is written out, for kernels whose sums have to stay in registers.
+//! A loop over a few rows that is unrolled, for kernels whose sums have to stay in registers.
 
-/// Runs a body for every row below a constant count of at most eight. The body is written out for each
+/// Runs a body for every row below a constant count of at most eight. The body is unrolled for each
 /// row, so that accumulators are registers and not an array in memory.
 macro_rules! each_row {
     ($rows:ident, $r:ident, $body:block) => {

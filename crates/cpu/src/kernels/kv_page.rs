@@ -10,7 +10,7 @@ use crate::stored::{Bf16, E4m3, F16, F32, Stored, store_bf16, store_e4m3, store_
 
 /// How one layer stores its keys or its values.
 #[derive(Clone, Copy)]
-pub(super) struct Half {
+pub(super) struct HeadFormat {
     pub elem: KvElem,
     /// Of 8-bit floats.
     pub scale: f32,
@@ -20,7 +20,7 @@ pub(super) struct Half {
 /// Bytes of a block of the widest type.
 type BlockBytes = [u8; 4 * Q8_BLOCK];
 
-impl Half {
+impl HeadFormat {
     /// Bytes of all codes; scales follow.
     #[inline(always)]
     fn codes(&self) -> usize {
@@ -56,8 +56,8 @@ impl Half {
         for (block, x) in x.chunks(Q8_BLOCK).enumerate() {
             let mut bytes = [0; 4 * Q8_BLOCK];
             let scale = self.narrow::<S>(x, &mut bytes);
-            let place = (at * self.head_dim + block * Q8_BLOCK) * width;
-            codes[place..][..x.len() * width].copy_from_slice(&bytes[..x.len() * width]);
+            let start = (at * self.head_dim + block * Q8_BLOCK) * width;
+            codes[start..][..x.len() * width].copy_from_slice(&bytes[..x.len() * width]);
             if let Some(scale) = scale {
                 scales[2 * (at * blocks + block)..][..2].copy_from_slice(&scale.to_le_bytes());
             }

@@ -2,7 +2,7 @@
 //!
 //! A kernel's body is `#[inline(always)]` down to the last loop, so that all of it lands in the one
 //! function per instruction set that `isa.rs` holds. Items of work are handed out by a counter, one by one or in
-//! runs, or shared out evenly where they all take as long; which member does an item never changes what is
+//! runs, or shared out evenly where they all take as long; which thread does an item never changes what is
 //! computed.
 
 mod attention;
@@ -35,26 +35,26 @@ use mambo_kernel::{Operand, Place, StepInputs};
 use crate::cache::CacheViews;
 use crate::isa::{Isa, Vectorized};
 use crate::memory::Buffer;
-use crate::shared::{Shared, View};
+use crate::shared::{SharedSlice, View};
 use crate::simd::Simd;
-use crate::team::Meeting;
+use crate::team::Barrier;
 
-/// What a member knows while it runs a call.
+/// What a thread knows while it runs a call.
 pub(crate) struct Cx<'a> {
-    /// This member, counted from 0.
-    pub member: usize,
-    /// Members of the team.
-    pub members: usize,
+    /// This thread, counted from 0.
+    pub thread: usize,
+    /// Threads of the team.
+    pub threads: usize,
     /// The step's arrays.
     pub step: &'a StepInputs<'a>,
     /// Pages and slots.
     pub caches: &'a CacheViews<'a>,
     /// Activations.
-    pub arena: Shared<'a, u8>,
-    /// Working memory that members share within a call. A call has a barrier of its own before it writes it.
-    pub common: Shared<'a, f32>,
+    pub arena: SharedSlice<'a, u8>,
+    /// Working memory that threads share within a call. A call has a barrier of its own before it writes it.
+    pub shared_scratch: SharedSlice<'a, f32>,
     /// The team's barrier.
-    pub meeting: &'a Meeting,
+    pub barrier: &'a Barrier,
     /// Counters of the running call, one per phase.
     pub counters: &'a [AtomicUsize; PHASES],
 }
@@ -74,35 +74,35 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Hands out items `0..count` of a phase, each to one member.
+    /// Hands out items `0..count` of a phase, each to one thread.
     #[inline(always)]
     pub fn next(&self, phase: usize, count: usize) -> Option<usize> {
         let item = self.counters[phase].fetch_add(1, Ordering::Relaxed);
         (item < count).then_some(item)
     }
 
-    /// Hands out items `0..count` of a phase in runs of neighbours, each run to one member.
+    /// Hands out items `0..count` of a phase in runs of neighbours, each run to one thread.
     #[inline(always)]
     pub fn next_run(&self, phase: usize, count: usize) -> Option<Range<usize>> {
-        self.next_run_of_round(phase, 0, count)
+        self.next_run_of_pass(phase, 0, count)
     }
 
-    /// The same in a later round of a phase, which comes after so many [`Cx::turns`].
+    /// The same in a later pass of a phase, before which [`Cx::runs_taken`] said `taken`.
     #[inline(always)]
-    pub fn next_run_of_round(&self, phase: usize, turns: usize, count: usize) -> Option<Range<usize>> {
-        run(self.counters[phase].fetch_add(1, Ordering::Relaxed) - turns, count, self.members)
+    pub fn next_run_of_pass(&self, phase: usize, taken: usize, count: usize) -> Option<Range<usize>> {
+        run(self.counters[phase].fetch_add(1, Ordering::Relaxed) - taken, count, self.threads)
     }
 
-    /// Turns that members took in a phase, asked between two barriers while nobody takes one.
+    /// Runs taken so far in a phase; call it between two barriers, while no thread takes one.
     #[inline(always)]
-    pub fn turns(&self, phase: usize) -> usize {
+    pub fn runs_taken(&self, phase: usize) -> usize {
         self.counters[phase].load(Ordering::Relaxed)
     }
 
-    /// This member's share of items `0..count` that all take as long: nobody has to ask for the next.
+    /// This thread's share of items `0..count` that all take as long: nobody has to ask for the next.
     #[inline(always)]
     pub fn own(&self, count: usize) -> Range<usize> {
-        count * self.member / self.members..count * (self.member + 1) / self.members
+        count * self.thread / self.threads..count * (self.thread + 1) / self.threads
     }
 
     /// Notes in a phase's counter that a part of an item is done, and says whether all of its `parts` are: whoever
@@ -112,9 +112,9 @@ impl<'a> Cx<'a> {
         is_last_part(&self.counters[phase], (item, items), parts)
     }
 
-    /// Waits for all members.
+    /// Waits for all threads.
     pub fn barrier(&self) {
-        self.meeting.barrier(self.member);
+        self.barrier.wait(self.thread);
     }
 }
 
@@ -132,29 +132,29 @@ pub(crate) fn most_parts(items: usize) -> usize {
 
 #[inline(always)]
 fn is_last_part(counter: &AtomicUsize, (item, items): (usize, usize), parts: usize) -> bool {
-    let (place, most) = (item * part_bits(items), most_parts(items));
+    let (shift, most) = (item * part_bits(items), most_parts(items));
     assert!(item < items && parts <= most, "item {item} of {items}, {parts} parts");
-    let before = counter.fetch_add(1 << place, Ordering::AcqRel);
-    (before >> place & most) + 1 == parts
+    let before = counter.fetch_add(1 << shift, Ordering::AcqRel);
+    (before >> shift & most) + 1 == parts
 }
 
-/// The run of items `0..count` that is handed out at some turn. Memory likes long streams, and members have to end
-/// together: runs are half of an even share of what is left, one for each member, then again and again.
+/// The run of items `0..count` that is handed out at some index. Memory likes long streams, and threads have to end
+/// together: runs are half of an even share of what is left, one for each thread, then again and again.
 #[inline(always)]
-fn run(mut turn: usize, count: usize, members: usize) -> Option<Range<usize>> {
+fn run(mut index: usize, count: usize, threads: usize) -> Option<Range<usize>> {
     let mut first = 0;
     loop {
-        let length = ((count - first) / (2 * members)).max(1);
-        if turn < members || length == 1 {
-            let start = first.saturating_add(turn.saturating_mul(length));
+        let length = ((count - first) / (2 * threads)).max(1);
+        if index < threads || length == 1 {
+            let start = first.saturating_add(index.saturating_mul(length));
             return (start < count).then(|| start..start + length);
         }
-        first += members * length;
-        turn -= members;
+        first += threads * length;
+        index -= threads;
     }
 }
 
-/// Working memory of one member, sized when programs are compiled.
+/// Working memory of one thread, sized when programs are compiled.
 pub(crate) struct Scratch {
     /// Floats.
     pub floats: Buffer<f32>,
@@ -164,7 +164,7 @@ pub(crate) struct Scratch {
     pub bytes: Buffer<u8>,
 }
 
-/// Working memory a kernel needs, per member and in common.
+/// Working memory a kernel needs, per thread and shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ScratchNeed {
     /// Floats.
@@ -173,8 +173,8 @@ pub(crate) struct ScratchNeed {
     pub words: usize,
     /// Bytes.
     pub bytes: usize,
-    /// Floats that members share.
-    pub common: usize,
+    /// Floats that threads share.
+    pub shared: usize,
 }
 
 impl ScratchNeed {
@@ -184,7 +184,7 @@ impl ScratchNeed {
             floats: self.floats.max(other.floats),
             words: self.words.max(other.words),
             bytes: self.bytes.max(other.bytes),
-            common: self.common.max(other.common),
+            shared: self.shared.max(other.shared),
         }
     }
 }
@@ -202,7 +202,7 @@ pub(crate) trait Work: Send + Sync + 'static {
 
 /// A call ready to run.
 pub(crate) trait Kernel: Send + Sync {
-    /// Does this member's share.
+    /// Does this thread's share.
     fn run(&self, cx: &Cx, scratch: &mut Scratch);
     /// Working memory for steps of up to this many tokens.
     fn scratch(&self, max_tokens: usize) -> ScratchNeed;
@@ -213,7 +213,7 @@ struct Bound<W> {
     work: W,
 }
 
-/// A member's share of a call.
+/// A thread's share of a call.
 struct Share<'a, W> {
     work: &'a W,
     cx: &'a Cx<'a>,
@@ -266,12 +266,12 @@ mod tests {
 
     #[test]
     fn runs_cover_all_items_once() {
-        for members in 1..=9 {
+        for threads in 1..=9 {
             for count in 0..200 {
-                let runs: Vec<_> = (0..).map_while(|turn| run(turn, count, members)).collect();
+                let runs: Vec<_> = (0..).map_while(|index| run(index, count, threads)).collect();
                 let items: Vec<_> = runs.iter().cloned().flatten().collect();
-                assert_eq!(items, (0..count).collect::<Vec<_>>(), "{members} members: {runs:?}");
-                assert!((runs.len()..runs.len() + 20).all(|turn| run(turn, count, members).is_none()));
+                assert_eq!(items, (0..count).collect::<Vec<_>>(), "{threads} threads: {runs:?}");
+                assert!((runs.len()..runs.len() + 20).all(|index| run(index, count, threads).is_none()));
                 assert!(runs.windows(2).all(|two| two[0].len() >= two[1].len()), "{runs:?}");
             }
         }

@@ -1,14 +1,14 @@
 //! `moe_matmul`: `y[t,j] = W[ids[t,j]]·x` for every token and chosen expert, then the epilogue.
 //!
 //! Pairs (t, j) are sorted by expert, so that each chosen expert's panels are read once per call. An
-//! item is a group of panels of one expert with all its pairs, and a member may take a run of items. Every
-//! member sorts for itself: that is cheaper than a barrier.
+//! item is a group of panels of one expert with all its pairs, and a thread may take a run of items. Every
+//! thread sorts for itself: that is cheaper than a barrier.
 
 use std::sync::Arc;
 
 use mambo_kernel::{Epilogue, Operand};
 
-use super::matmul::{Multiplier, Packed, Room, RowCounts, Task, TaskRows, multiplier};
+use super::matmul::{Multiplier, Packed, RowCounts, Task, TaskRows, TaskScratch, multiplier};
 use super::{Cx, Kernel, Scratch, ScratchNeed};
 use crate::isa::Isa;
 use crate::shared::View;
@@ -78,7 +78,7 @@ impl Kernel for MoeMatmul {
         let chosen = starts.windows(2).filter(|w| w[1] > w[0]).count();
         let most = starts.windows(2).map(|w| (w[1] - w[0]) as usize).max().unwrap_or(0);
         let rows = RowCounts { usual: pairs.len() / chosen.max(1), most };
-        let cut = self.multiplier.cut(weight, rows, cx.members.div_ceil(chosen.max(1)));
+        let cut = self.multiplier.cut(weight, rows, cx.threads.div_ceil(chosen.max(1)));
         let cut = cut.for_rounding(rounded.is_some());
         let groups = panels.div_ceil(cut.panels);
         let per_input = if x.rows() == ids.rows() { top_k } else { 1 };
@@ -105,8 +105,9 @@ impl Kernel for MoeMatmul {
                         rounded,
                         epilogue: call.epilogue,
                     };
-                    let room = Room { words: &mut *words, floats: &mut *floats, bytes: &mut *bytes };
-                    self.multiplier.multiply(&task, room);
+                    let scratch =
+                        TaskScratch { words: &mut *words, floats: &mut *floats, bytes: &mut *bytes };
+                    self.multiplier.multiply(&task, scratch);
                 }
                 items.start = end;
             }
@@ -115,7 +116,7 @@ impl Kernel for MoeMatmul {
 
     fn scratch(&self, max_tokens: usize) -> ScratchNeed {
         let pairs = max_tokens * self.call.top_k;
-        let need = self.multiplier.room(self.call.weight.cols(), pairs);
+        let need = self.multiplier.scratch_need(self.call.weight.cols(), pairs);
         ScratchNeed { words: self.call.weight.experts() + 1 + pairs + need.words, ..need }
     }
 }

@@ -18,23 +18,23 @@ pub(crate) struct MoeRoute {
 }
 
 /// Writes the indices of the largest scores in descending order, ties to the lower index. There are at
-/// least as many scores as places.
-fn best(scores: &[f32], places: &mut [u32]) {
+/// least as many scores as indices.
+fn best(scores: &[f32], top: &mut [u32]) {
     let mut filled = 0;
     for (index, &score) in scores.iter().enumerate() {
-        if filled == places.len() {
+        if filled == top.len() {
             // An equal score stays behind the earlier index.
-            if !filled.checked_sub(1).is_some_and(|last| score > scores[places[last] as usize]) {
+            if !filled.checked_sub(1).is_some_and(|last| score > scores[top[last] as usize]) {
                 continue;
             }
             filled -= 1;
         }
         let mut at = filled;
-        while at > 0 && score > scores[places[at - 1] as usize] {
-            places[at] = places[at - 1];
+        while at > 0 && score > scores[top[at - 1] as usize] {
+            top[at] = top[at - 1];
             at -= 1;
         }
-        places[at] = index as u32;
+        top[at] = index as u32;
         filled += 1;
     }
 }
@@ -113,11 +113,11 @@ mod tests {
 
     #[test]
     fn ties_go_to_the_lower_index() {
-        let mut places = [9; 3];
-        best(&[1.0, 3.0, 1.0, 3.0, 2.0, 1.0], &mut places);
-        assert_eq!(places, [1, 3, 4]);
-        best(&[f32::NEG_INFINITY; 4], &mut places);
-        assert_eq!(places, [0, 1, 2]);
+        let mut top = [9; 3];
+        best(&[1.0, 3.0, 1.0, 3.0, 2.0, 1.0], &mut top);
+        assert_eq!(top, [1, 3, 4]);
+        best(&[f32::NEG_INFINITY; 4], &mut top);
+        assert_eq!(top, [0, 1, 2]);
         assert_eq!(two_best(&[1.0, 5.0, 3.0, 5.0]), 10.0);
     }
 }

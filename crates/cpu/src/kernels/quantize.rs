@@ -51,7 +51,7 @@ fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
 /// Rounds columns of a row to 8-bit blocks; the first column starts one.
 ///
 /// # Safety
-/// No other member touches these blocks now.
+/// No other thread touches these blocks now.
 #[inline(always)]
 pub(super) unsafe fn round_blocks<S: Simd>(values: &[f32], out: &View, row: usize, first: usize) {
     // SAFETY: the caller's promise.
@@ -64,7 +64,7 @@ pub(super) unsafe fn round_blocks<S: Simd>(values: &[f32], out: &View, row: usiz
 /// Rounds a row to two bf16 for each value.
 ///
 /// # Safety
-/// No other member touches the row now.
+/// No other thread touches the row now.
 #[inline(always)]
 unsafe fn split_row<S: Simd>(values: &[f32], out: &View, row: usize) {
     // SAFETY: the caller's promise.
@@ -81,7 +81,7 @@ unsafe fn split_row<S: Simd>(values: &[f32], out: &View, row: usize) {
 /// Rounds a row to what the operand holds.
 ///
 /// # Safety
-/// No other member touches the row now.
+/// No other thread touches the row now.
 #[inline(always)]
 pub(super) unsafe fn round_row<S: Simd>(values: &[f32], out: &View, row: usize) {
     // SAFETY: the caller's promise.

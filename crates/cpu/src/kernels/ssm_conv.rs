@@ -1,7 +1,7 @@
 //! `ssm_conv`: `y[t,c] = SiLU(bias[c] + Σ_k w[c,k]·xBC[t−K+1+k, c])`, columns before the sequence zero.
 //!
 //! Columns before the segment come from the slot's ring, into which the segment's last ones go. An item
-//! is a block of channels of a segment, so that one member reads and writes a channel's history.
+//! is a block of channels of a segment, so that one thread reads and writes a channel's history.
 //! 8 bytes per value; 2K + 15 FLOPs.
 #![allow(unsafe_code)]
 

@@ -272,10 +272,10 @@ impl<'a> Chunk<'a> {
         let width = head.head_dim.min(p + V * LANES) - p;
         let size = self.b[0].len();
         let mut acc = [[S::zero(); V]; N];
-        let place = |i: usize| (n + i) * head.head_dim + p;
+        let offset = |i: usize| (n + i) * head.head_dim + p;
         if let Some(keep) = next.keep {
             for i in 0..N {
-                let row = &state[place(i) * E::BYTES..][..width * E::BYTES];
+                let row = &state[offset(i) * E::BYTES..][..width * E::BYTES];
                 for v in 0..V {
                     acc[i][v] = S::mul(keep, E::load_part::<S>(&row[stored::<E>(v, width)]));
                 }
@@ -292,9 +292,9 @@ impl<'a> Chunk<'a> {
             }
         }
         for i in 0..N {
-            let row = &mut state[place(i) * E::BYTES..][..width * E::BYTES];
+            let row = &mut state[offset(i) * E::BYTES..][..width * E::BYTES];
             for v in 0..V {
-                E::store::<S>(acc[i][v], next.seed, place(i) + v * LANES, &mut row[stored::<E>(v, width)]);
+                E::store::<S>(acc[i][v], next.seed, offset(i) + v * LANES, &mut row[stored::<E>(v, width)]);
             }
         }
     }

@@ -68,7 +68,7 @@ impl<'a> SlotPart<'a> {
     /// Channels of a raw column that the convolution still needs.
     ///
     /// # Safety
-    /// No member writes those channels of that column while they are borrowed.
+    /// No thread writes those channels of that column while they are borrowed.
     pub unsafe fn conv_column(&self, position: usize, channels: &Range<usize>) -> &'a [f32] {
         // SAFETY: the caller vouches for it.
         unsafe { self.caches.slot(self.slot, self.layer, self.conv_range(position, channels)) }
@@ -77,7 +77,7 @@ impl<'a> SlotPart<'a> {
     /// Stores channels of a raw column.
     ///
     /// # Safety
-    /// No other member, and no borrow of this one, touches those channels of that column now.
+    /// No other thread, and no borrow of this one, touches those channels of that column now.
     pub unsafe fn store_conv_column(&self, position: usize, channels: &Range<usize>, column: &[f32]) {
         let range = self.conv_range(position, channels);
         // SAFETY: the caller vouches for it.
@@ -87,7 +87,7 @@ impl<'a> SlotPart<'a> {
     /// Fills in the positions of a chunk that came before `new`.
     ///
     /// # Safety
-    /// No member writes those ring entries now.
+    /// No thread writes those ring entries now.
     pub unsafe fn load_ring(&self, chunk: &mut Chunk<'a>, start: usize, cols: &[Range<usize>; 3]) {
         for s in 0..chunk.new {
             let [x, b, dt] = self.ring(start + s, cols.clone());
@@ -103,7 +103,7 @@ impl<'a> SlotPart<'a> {
     /// Stores a position's x, B and dt.
     ///
     /// # Safety
-    /// No other member touches those ring columns now.
+    /// No other thread touches those ring columns now.
     pub unsafe fn store_ring(&self, position: usize, cols: [Range<usize>; 3], values: [&[f32]; 3]) {
         for (range, values) in self.ring(position, cols).into_iter().zip(values) {
             // SAFETY: the caller vouches for it.
@@ -114,13 +114,13 @@ impl<'a> SlotPart<'a> {
     /// Outputs of one head's new positions, and its next state if the chunk is complete.
     ///
     /// # Safety
-    /// No other member touches this head's states now.
+    /// No other thread touches this head's states now.
     #[inline(always)]
     pub unsafe fn head<S: Simd>(
         &self,
         chunk: &Chunk,
         start: usize,
-        place: (usize, usize),
+        index_and_head: (usize, usize),
         weights: [&[f32]; 2],
         floats: &mut [f32],
         out: &mut [&mut [f32]; SSM_CHUNK],
@@ -128,9 +128,11 @@ impl<'a> SlotPart<'a> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match self.layout.elem {
-                StateElem::F32 => self.head_in::<S, F32>(chunk, start, place, weights, floats, out),
-                StateElem::F16 => self.head_in::<S, F16>(chunk, start, place, weights, floats, out),
-                StateElem::BF16 => self.head_in::<S, Bf16>(chunk, start, place, weights, floats, out),
+                StateElem::F32 => self.head_in::<S, F32>(chunk, start, index_and_head, weights, floats, out),
+                StateElem::F16 => self.head_in::<S, F16>(chunk, start, index_and_head, weights, floats, out),
+                StateElem::BF16 => {
+                    self.head_in::<S, Bf16>(chunk, start, index_and_head, weights, floats, out)
+                }
             }
         }
     }
@@ -244,8 +246,8 @@ impl Work for SsmScan {
         let dims = self.dims;
         let segments = cx.step.segments;
         let per_group = dims.heads / dims.groups;
-        // The products C·B are shared by the heads of an item, but no member should be without one.
-        let wanted = (2 * cx.members).div_ceil((segments.len() * dims.groups).max(1));
+        // The products C·B are shared by the heads of an item, but no thread should be without one.
+        let wanted = (2 * cx.threads).div_ceil((segments.len() * dims.groups).max(1));
         let splits = wanted.clamp(1, per_group);
         let heads = per_group.div_ceil(splits);
         let splits = per_group.div_ceil(heads);

@@ -1,7 +1,7 @@
 //! `ssm_step`: `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of one token per sequence.
 //!
 //! An item is a group of a segment: its heads, its B and C and its norm need nothing of another group. Where there
-//! are few groups for the members, an item is a part of a group's heads, and whoever ends a group's last part
+//! are few groups for the threads, an item is a part of a group's heads, and whoever ends a group's last part
 //! normalises it and stores its columns of B and C, whose place the other parts had to read first.
 //!
 //! It calls the same functions as the four ops, so it gives the same bits, and rounds the group where that is wanted
@@ -84,7 +84,7 @@ impl SsmStep {
     /// Convolves a range of channels of a row's xBC.
     ///
     /// # Safety
-    /// No member writes those channels of the ring now.
+    /// No thread writes those channels of the ring now.
     #[inline(always)]
     unsafe fn convolve<S: Simd>(&self, group: &Group, xbc: &[f32], at: Range<usize>, out: &mut [f32]) {
         let taps = self.dims.taps;
@@ -149,7 +149,7 @@ impl SsmStep {
         let Group { row, position, slot, channels, .. } = group;
         let y = &mut floats[..channels.len()];
         let [b, c] = group.b_and_c(&dims);
-        // SAFETY: nobody but this member has anything to do with the group any more.
+        // SAFETY: nobody but this thread has anything to do with the group any more.
         let out = unsafe {
             slot.store_ring(*position, [0..0, group.state.clone(), 0..0], [&[], own_b, &[]]);
             slot.store_conv_column(*position, &b, &xbc[b.clone()]);
@@ -170,7 +170,7 @@ impl Work for SsmStep {
     fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
         let (segments, dims) = (cx.step.segments, self.dims);
         let groups = segments.len() * dims.groups;
-        let wanted = cx.members.div_ceil(groups.max(1));
+        let wanted = cx.threads.div_ceil(groups.max(1));
         let parts = wanted.min(dims.heads / dims.groups).min(most_parts(groups)).max(1);
         let (own_b, floats) = scratch.floats.split_at_mut(dims.state);
         while let Some(item) = cx.next(0, groups * parts) {

@@ -197,7 +197,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     }
 
     /// Hints that the cache line `ahead` bytes after the start of `x` will be read soon; it need not exist.
-    /// It goes to the second cache, which can wait for more lines at once than the first.
+    /// It goes to the L2 cache, which can wait for more lines at once than L1.
     #[inline(always)]
     fn prefetch(_x: &[u8], _ahead: usize) {}
 }

@@ -1,8 +1,8 @@
 //! bf16 weights with f32 activations, which tile registers want in two parts.
 //!
 //! Weights are held in twelve bits without loss: sign and fraction as they are, and of the exponent how far
-//! it is below the row's top one. Exponents out of reach are rare; those weights count as zero here and are
-//! added at the end ([`super::rare`]). Panel: the top exponents of its rows, then per eight columns
+//! it is below the row's top one. Exponents out of reach are outliers; those weights count as zero here and are
+//! added at the end ([`super::outliers`]). Panel: the top exponents of its rows, then per eight columns
 //! two planes of signs and fractions and one of exponents, lanes of two columns each.
 //!
 //! Bytes: 1.5 per weight; FLOPs: 2 per weight and row.
@@ -11,9 +11,9 @@
 use mambo_kernel::BF16X2_LEAST;
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, PANEL_ROWS, Stretch, fetch_ahead};
+use super::format::{Format, Many, PANEL_ROWS, PanelSlice, fetch_ahead};
+use super::outliers::Outlier;
 use super::pair_sums::{PairRow, Sums, TILE_PAIRS, TwoParts};
-use super::rare::Rare;
 use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
@@ -30,8 +30,8 @@ const REACH: u16 = 14;
 /// Least exponent in a panel. With activations that have no smaller one, no sum of products is below the
 /// smallest normal number, which tile registers count as zero and vectors do not.
 const LEAST: u16 = (BF16X2_LEAST.to_bits() >> 23) as u16;
-/// A row with more rare weights than one in so many gets another top than its largest exponent.
-const MANY_RARE: usize = 64;
+/// A row with more outliers than one in so many gets another top than its largest exponent.
+const OUTLIER_LIMIT: usize = 64;
 
 /// The format of bf16.
 pub(crate) struct Bf16Format;
@@ -86,7 +86,7 @@ fn is_in_reach(weight: u16, top: u16) -> bool {
 }
 
 /// Zeros of either sign are no loss.
-fn is_rare(weight: u16, top: u16) -> bool {
+fn is_outlier(weight: u16, top: u16) -> bool {
     !is_in_reach(weight, top) && weight << 1 != 0
 }
 
@@ -98,8 +98,8 @@ fn weights(row: &[u8]) -> impl Iterator<Item = u16> {
 /// one that has most within it.
 fn top_exponent(row: &[u8]) -> u16 {
     let largest = weights(row).map(exponent).max().unwrap_or(0);
-    let rare = weights(row).filter(|weight| is_rare(*weight, largest)).count();
-    if rare * MANY_RARE <= row.len() / 2 {
+    let outliers = weights(row).filter(|weight| is_outlier(*weight, largest)).count();
+    if outliers * OUTLIER_LIMIT <= row.len() / 2 {
         return largest;
     }
     let mut counts = [0usize; 256];
@@ -145,18 +145,18 @@ impl Format for Bf16Format {
         }
     }
 
-    fn rare(panel: &[u8], lane: usize, row: &[u8], found: &mut Vec<Rare>) {
+    fn outliers(panel: &[u8], lane: usize, row: &[u8], found: &mut Vec<Outlier>) {
         let (tops, _) = parts(panel);
         let top = u16::from_le_bytes([tops[4 * lane], tops[4 * lane + 1]]) >> 7;
-        let rare = weights(row).enumerate().filter(|(_, weight)| is_rare(*weight, top));
-        found.extend(rare.map(|(column, weight)| Rare::new(lane, column, weight)));
+        let outliers = weights(row).enumerate().filter(|(_, weight)| is_outlier(*weight, top));
+        found.extend(outliers.map(|(column, weight)| Outlier::new(lane, column, weight)));
     }
 
     #[inline(always)]
-    fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
-        let (top, groups) = parts(stretch.panel);
+    fn unpack<S: Simd>(slice: &PanelSlice, out: &mut [u8]) {
+        let (top, groups) = parts(slice.panel);
         let top = S::load_bytes(top);
-        let groups = &groups[stretch.range.start / GROUP..stretch.range.end.div_ceil(GROUP)];
+        let groups = &groups[slice.range.start / GROUP..slice.range.end.div_ceil(GROUP)];
         let columns = out.as_chunks_mut::<VECTOR>().0;
         for (group, columns) in groups.iter().zip(columns.chunks_mut(GROUP)) {
             let pairs = pairs::<S>(group, top);
@@ -217,15 +217,15 @@ impl Format for Bf16Tiles {
         Bf16Format::pack(dtype, panel, cols, first_lane, rows);
     }
 
-    fn rare(panel: &[u8], lane: usize, row: &[u8], found: &mut Vec<Rare>) {
-        Bf16Format::rare(panel, lane, row, found);
+    fn outliers(panel: &[u8], lane: usize, row: &[u8], found: &mut Vec<Outlier>) {
+        Bf16Format::outliers(panel, lane, row, found);
     }
 
     #[inline(always)]
-    fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
-        let (top, groups) = parts(stretch.panel);
+    fn unpack<S: Simd>(slice: &PanelSlice, out: &mut [u8]) {
+        let (top, groups) = parts(slice.panel);
         let top = S::load_bytes(top);
-        let groups = &groups[stretch.range.clone()];
+        let groups = &groups[slice.range.clone()];
         for (group, out) in groups.iter().zip(out.as_chunks_mut::<VECTOR>().0.as_chunks_mut::<PAIRS>().0) {
             let pairs = pairs::<S>(group, top);
             for j in 0..PAIRS {
@@ -295,11 +295,11 @@ fn totals<S: Simd, const R: usize, const N: usize>(sums: &[Sums<S, R>; N]) -> [[
 
 #[cfg(test)]
 mod tests {
-    use super::super::rare;
+    use super::super::outliers;
     use super::*;
     use crate::simd::Portable;
 
-    /// Rows of all sizes, of a few, of too many, and of a few with one far above: panel and rare weights together
+    /// Rows of all sizes, of a few, of too many, and of a few with one far above: panel and outliers together
     /// are what was stored.
     #[test]
     fn nothing_is_lost() {
@@ -324,14 +324,14 @@ mod tests {
         let mut panel = vec![0; Bf16Format::panel_bytes(DType::BF16, COLS)];
         Bf16Format::pack(DType::BF16, &mut panel, COLS, 0, &stored);
         let mut columns = vec![0; COLS * VECTOR];
-        let stretch = Stretch { dtype: DType::BF16, panel: &panel, cols: COLS, range: 0..COLS };
-        Bf16Format::unpack::<Portable>(&stretch, &mut columns);
+        let slice = PanelSlice { dtype: DType::BF16, panel: &panel, cols: COLS, range: 0..COLS };
+        Bf16Format::unpack::<Portable>(&slice, &mut columns);
         let mut found = Vec::new();
-        stored.iter().enumerate().for_each(|(lane, row)| Bf16Format::rare(&panel, lane, row, &mut found));
-        assert!(found.len() > COLS && found.len() < 8 * COLS, "{} rare weights", found.len());
+        stored.iter().enumerate().for_each(|(lane, row)| Bf16Format::outliers(&panel, lane, row, &mut found));
+        assert!(found.len() > COLS && found.len() < 8 * COLS, "{} outliers", found.len());
         for (col, column) in columns.as_chunks::<VECTOR>().0.iter().enumerate() {
             let mut held: [f32; PANEL_ROWS] = bytemuck::cast(*column);
-            rare::add(&found, &mut held, |c| if c == col { 1.0 } else { 0.0 });
+            outliers::add(&found, &mut held, |c| if c == col { 1.0 } else { 0.0 });
             for (lane, held) in held.into_iter().enumerate() {
                 let want = f32::from_bits(u32::from(weight(lane, col)) << 16);
                 assert_eq!(held, want, "row {lane}, column {col}");

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 use mambo_kernel::Q8_ANCHOR;
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, Stretch, fetch_ahead};
+use super::format::{Format, Many, PanelSlice, fetch_ahead};
 use super::many_codes::UnpackedTile;
 use crate::kernels::each_row::each_row;
 use crate::shared::{Q8Block, View};
@@ -35,7 +35,7 @@ pub(crate) trait Coded: Send + Sync + 'static {
     /// Whether unpacking moves the zero at no cost, as [`Coded::zero`] says.
     const MOVES_ZERO: bool = false;
     /// Whether dot steps take columns s, s + 8, s + 16, s + 24 and not four in a row.
-    const TURNED: bool = false;
+    const TRANSPOSED: bool = false;
     /// Bytes of a stored block of one row.
     const STORED_BYTES: usize;
     /// Tiles of a stored block.
@@ -189,7 +189,7 @@ pub(crate) struct CodedFormat<C>(PhantomData<C>);
 impl<C: Coded> Format for CodedFormat<C> {
     type Row<'a> = &'a [Q8Block];
 
-    const PREPARED: usize = if C::TURNED { size_of::<Q8Block>() / 4 } else { 0 };
+    const PREPARED: usize = if C::TRANSPOSED { size_of::<Q8Block>() / 4 } else { 0 };
     const MANY: Many = Many::Codes(C::KIND);
     const WIDE: bool = C::ZERO == 128;
     const SIDE_BY_SIDE: bool = false;
@@ -210,13 +210,13 @@ impl<C: Coded> Format for CodedFormat<C> {
     }
 
     #[inline(always)]
-    fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
-        assert!(stretch.range.end <= tiles_of::<C>(stretch.panel));
+    fn unpack<S: Simd>(slice: &PanelSlice, out: &mut [u8]) {
+        assert!(slice.range.end <= tiles_of::<C>(slice.panel));
         let zero = if C::ZERO == 128 { 128 } else { S::CODE_ZERO };
         let shift = S::bsplat(if C::KIND == Kind::Line { 0 } else { (zero - C::zero::<S>()) as u8 });
-        for (t, out) in stretch.range.clone().zip(UnpackedTile::of(out)) {
-            // SAFETY: the panel has the tiles of the stretch.
-            let (own, tile) = unsafe { block_and_tile::<C>(stretch.panel, t) };
+        for (t, out) in slice.range.clone().zip(UnpackedTile::of(out)) {
+            // SAFETY: the panel has the tiles of the column block.
+            let (own, tile) = unsafe { block_and_tile::<C>(slice.panel, t) };
             let tile = C::tile::<S>(own, tile);
             for j in 0..8 {
                 S::store_bytes(S::badd(tile.codes[j], shift), &mut out.codes[j]);
@@ -228,7 +228,7 @@ impl<C: Coded> Format for CodedFormat<C> {
 
     #[inline(always)]
     fn prepare<S: Simd>(x: &View, row: usize, prepared: &mut [i32]) {
-        if C::TURNED {
+        if C::TRANSPOSED {
             let blocks: &mut [Q8Block] = bytemuck::cast_slice_mut(prepared);
             for (out, block) in blocks.iter_mut().zip(x.q8_row(row)) {
                 let bytes = block.codes.map(i32::to_ne_bytes);
@@ -242,7 +242,7 @@ impl<C: Coded> Format for CodedFormat<C> {
 
     #[inline(always)]
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> &'a [Q8Block] {
-        if C::TURNED { bytemuck::cast_slice(prepared) } else { x.q8_row(row) }
+        if C::TRANSPOSED { bytemuck::cast_slice(prepared) } else { x.q8_row(row) }
     }
 
     #[inline(always)]

@@ -5,8 +5,8 @@
 
 use mambo_tensor::{DType, decode_row};
 
-use super::format::{Format, Many, PANEL_ROWS, Stretch};
-use super::many_floats::STRETCH;
+use super::format::{Format, Many, PANEL_ROWS, PanelSlice};
+use super::many_floats::COLUMN_BLOCK;
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -29,10 +29,10 @@ impl Format for Decoded {
         }
     }
 
-    fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
-        let Stretch { dtype, panel, cols, ref range, .. } = *stretch;
-        let bytes = |cols: usize| dtype.row_bytes(cols).expect("stretches are whole blocks");
-        let mut values = [0.0; STRETCH];
+    fn unpack<S: Simd>(slice: &PanelSlice, out: &mut [u8]) {
+        let PanelSlice { dtype, panel, cols, ref range, .. } = *slice;
+        let bytes = |cols: usize| dtype.row_bytes(cols).expect("column blocks are whole blocks");
+        let mut values = [0.0; COLUMN_BLOCK];
         let values = &mut values[..range.len()];
         for lane in 0..PANEL_ROWS {
             let row = &panel[lane * bytes(cols)..(lane + 1) * bytes(cols)];

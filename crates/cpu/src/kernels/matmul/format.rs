@@ -1,7 +1,7 @@
 //! How a weight is held for multiplication: panels of sixteen output rows, a lane per row.
 //!
 //! Each stored type says how a row is packed into a lane of a panel, how a panel is multiplied with a few
-//! activation rows, and how a stretch of it is unpacked for many. A lane's sum runs over the columns in one
+//! activation rows, and how a column block of it is unpacked for many. A lane's sum runs over the columns in one
 //! fixed order, whatever the blocking.
 
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use mambo_tensor::DType;
 
 use super::coded::Kind;
-use super::rare::Rare;
+use super::outliers::Outlier;
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -32,7 +32,7 @@ pub(crate) enum Many {
 }
 
 /// What is to be unpacked.
-pub(crate) struct Stretch<'a> {
+pub(crate) struct PanelSlice<'a> {
     pub dtype: DType,
     pub panel: &'a [u8],
     pub cols: usize,
@@ -62,10 +62,10 @@ pub(crate) trait Format: Send + Sync + 'static {
     fn pack(dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
 
     /// Finds the weights of a row that its packed panel cannot hold.
-    fn rare(_panel: &[u8], _lane: usize, _row: &[u8], _found: &mut Vec<Rare>) {}
+    fn outliers(_panel: &[u8], _lane: usize, _row: &[u8], _found: &mut Vec<Outlier>) {}
 
     /// Unpacks some tiles of a panel into codes, or some columns into floats or pairs, as [`Format::MANY`] says.
-    fn unpack<S: Simd>(_panel: &Stretch, _out: &mut [u8]) {}
+    fn unpack<S: Simd>(_panel: &PanelSlice, _out: &mut [u8]) {}
 
     /// Computes what [`Format::row`] wants beside the row itself.
     #[inline(always)]
@@ -83,7 +83,7 @@ pub(crate) trait Format: Send + Sync + 'static {
     ) -> [[S::F; R]; N];
 }
 
-/// Fetches what lies so far ahead of a part of a panel into the second cache; nothing where that is 0.
+/// Fetches what lies so far ahead of a part of a panel into the L2 cache; nothing where that is 0.
 #[inline(always)]
 pub(super) fn fetch_ahead<S: Simd>(part: &[u8], ahead: usize) {
     if ahead > 0 {

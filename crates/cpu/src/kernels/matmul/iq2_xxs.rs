@@ -63,7 +63,7 @@ fn signs_and_scale(stored: &[u8]) -> [u8; 4] {
 impl Coded for Iq2Xxs {
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = 64;
-    const TURNED: bool = true;
+    const TRANSPOSED: bool = true;
     const STORED_BYTES: usize = 66;
     const TILES: usize = 8;
     const OWN_BYTES: usize = 32;

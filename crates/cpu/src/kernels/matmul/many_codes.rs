@@ -1,8 +1,8 @@
 //! Many rows of 8-bit activations against codes that are unpacked once for all of them.
 //!
-//! Panels go in pairs and columns in stretches: a pair's stretch is unpacked into the first cache, where
-//! all rows meet it six or four at a time. Each broadcast of activations serves both panels. Between stretches the
-//! sums stand in the second cache. Per row, panel and tile of one scale: 8 dot steps and two fma.
+//! Panels go in pairs and columns in column blocks: a pair's column block is unpacked into the L1 cache, where
+//! all rows meet it six or four at a time. Each broadcast of activations serves both panels. Between column blocks the
+//! sums stand in the L2 cache. Per row, panel and tile of one scale: 8 dot steps and two fma.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -18,12 +18,12 @@ use crate::kernels::each_row::each_row;
 use crate::shared::Q8Block;
 use crate::simd::Simd;
 
-/// Tiles of a stretch: two panels' stretches and some rows' share the first cache.
-const STRETCH: usize = 16;
+/// Tiles of a column block: two panels' column blocks and some rows' share the L1 cache.
+const COLUMN_BLOCK_TILES: usize = 16;
 /// Panels that are multiplied together.
 const PAIR: usize = 2;
-/// Bytes of the unpacked stretch.
-pub(super) const STRETCH_BYTES: usize = PAIR * STRETCH * size_of::<UnpackedTile>();
+/// Bytes of the unpacked column block.
+pub(super) const UNPACKED_BYTES: usize = PAIR * COLUMN_BLOCK_TILES * size_of::<UnpackedTile>();
 
 /// A tile of any kind of codes.
 #[repr(C)]
@@ -51,9 +51,9 @@ pub(super) struct ManyCodes<'a> {
     /// Whether codes have all eight bits.
     pub wide: bool,
     /// Activations in the order of the codes, where that is not theirs.
-    pub turned: Option<&'a [Q8Block]>,
+    pub transposed: Option<&'a [Q8Block]>,
     pub unpack: Unpack<'a>,
-    /// Room for sums and for an unpacked stretch.
+    /// Scratch for sums and for an unpacked column block.
     pub floats: &'a mut [f32],
     pub bytes: &'a mut [u8],
 }
@@ -79,28 +79,28 @@ const KINDS: [Kind; 3] = [Kind::Whole, Kind::Halves, Kind::Line];
 impl ManyCodes<'_> {
     #[inline(always)]
     fn panels<S: Simd, const KIND: usize, const WIDE: bool>(self) {
-        let ManyCodes { task, panels, unpack, turned, floats, bytes: room, .. } = self;
+        let ManyCodes { task, panels, unpack, transposed, floats, bytes: buffer, .. } = self;
         let (rows, tiles) = (task.rows.len(), task.weight.cols() / TILE);
-        let row = |i: usize| match turned {
+        let row = |i: usize| match transposed {
             Some(blocks) => &blocks[i * tiles..(i + 1) * tiles],
             None => task.x.q8_row(task.rows.at(i).0),
         };
         let sums: &mut [[f32; PANEL_ROWS]] = floats.as_chunks_mut().0;
         let sums = &mut sums[..panels.len() * rows];
         sums.fill([0.0; PANEL_ROWS]);
-        for first in (0..tiles).step_by(STRETCH) {
-            let stretch = first..tiles.min(first + STRETCH);
+        for first in (0..tiles).step_by(COLUMN_BLOCK_TILES) {
+            let block = first..tiles.min(first + COLUMN_BLOCK_TILES);
             for (pair, sums) in sums.chunks_mut(PAIR * rows).enumerate() {
                 let count = sums.len() / rows;
-                let bytes = stretch.len() * size_of::<UnpackedTile>();
-                for (p, out) in room[..count * bytes].chunks_mut(bytes).enumerate() {
-                    unpack(panels.start + pair * PAIR + p, stretch.clone(), out);
+                let bytes = block.len() * size_of::<UnpackedTile>();
+                for (p, out) in buffer[..count * bytes].chunks_mut(bytes).enumerate() {
+                    unpack(panels.start + pair * PAIR + p, block.clone(), out);
                 }
-                let unpacked = UnpackedTile::of(&mut room[..count * bytes]);
-                let (a, b) = unpacked.split_at(stretch.len());
+                let unpacked = UnpackedTile::of(&mut buffer[..count * bytes]);
+                let (a, b) = unpacked.split_at(block.len());
                 let mut i = 0;
                 while i < rows {
-                    let x = |r: usize| &row(i + r)[stretch.clone()];
+                    let x = |r: usize| &row(i + r)[block.clone()];
                     i += match (rows - i, count) {
                         // As few as possible are left alone. Halves would need twice the sums.
                         (6 | 7 | 10.., 2) if S::ROWS >= 8 && KINDS[KIND] != Kind::Halves => {
@@ -129,7 +129,7 @@ impl ManyCodes<'_> {
     }
 }
 
-/// Adds a stretch's products of `N` panels and `R` rows to their sums, the first of which is at `first`
+/// Adds a column block's products of `N` panels and `R` rows to their sums, the first of which is at `first`
 /// and those of the next panel `rows` further on. Returns the rows it took.
 #[inline(always)]
 fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: usize>(

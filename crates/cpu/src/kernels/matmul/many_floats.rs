@@ -1,7 +1,7 @@
 //! Many rows of f32 activations against weights that are widened once for all of them.
 //!
-//! Panels go in pairs and columns in stretches: a pair's stretch is widened into the first cache, where all
-//! rows meet it eight at a time; between stretches the sums stand in the second cache. Per row, panel and
+//! Panels go in pairs and columns in column blocks: a pair's column block is widened into the L1 cache, where all
+//! rows meet it eight at a time; between column blocks the sums stand in the L2 cache. Per row, panel and
 //! column: one fma.
 #![allow(unsafe_code)]
 
@@ -14,19 +14,19 @@ use crate::isa::Vectorized;
 use crate::kernels::each_row::each_row;
 use crate::simd::Simd;
 
-/// Columns of a stretch: every stored block divides it, and two panels' are about the first cache.
-pub(super) const STRETCH: usize = 256;
+/// Columns of a column block: every stored block divides it, and two panels' are about the L1 cache.
+pub(super) const COLUMN_BLOCK: usize = 256;
 /// Panels that are multiplied together.
 const PAIR: usize = 2;
-/// Bytes of the widened stretch.
-pub(super) const STRETCH_BYTES: usize = PAIR * STRETCH * PANEL_ROWS * 4;
+/// Bytes of the widened column block.
+pub(super) const UNPACKED_BYTES: usize = PAIR * COLUMN_BLOCK * PANEL_ROWS * 4;
 
 /// Some panels against many rows.
 pub(super) struct ManyFloats<'a> {
     pub task: &'a Task<'a>,
     pub panels: Range<usize>,
     pub unpack: Unpack<'a>,
-    /// Room for sums and for a widened stretch.
+    /// Scratch for sums and for a widened column block.
     pub floats: &'a mut [f32],
     pub bytes: &'a mut [u8],
 }
@@ -36,24 +36,24 @@ impl Vectorized for ManyFloats<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let ManyFloats { task, panels, unpack, floats, bytes: room } = self;
+        let ManyFloats { task, panels, unpack, floats, bytes: buffer } = self;
         let (rows, cols) = (task.rows.len(), task.weight.cols());
         let sums: &mut [[f32; PANEL_ROWS]] = floats.as_chunks_mut().0;
         let sums = &mut sums[..panels.len() * rows];
         sums.fill([0.0; PANEL_ROWS]);
-        for first in (0..cols).step_by(STRETCH) {
-            let stretch = first..cols.min(first + STRETCH);
+        for first in (0..cols).step_by(COLUMN_BLOCK) {
+            let block = first..cols.min(first + COLUMN_BLOCK);
             for (pair, sums) in sums.chunks_mut(PAIR * rows).enumerate() {
                 let own_panels = sums.len() / rows;
-                let bytes = stretch.len() * PANEL_ROWS * 4;
-                for (p, out) in room[..own_panels * bytes].chunks_mut(bytes).enumerate() {
-                    unpack(panels.start + pair * PAIR + p, stretch.clone(), out);
+                let bytes = block.len() * PANEL_ROWS * 4;
+                for (p, out) in buffer[..own_panels * bytes].chunks_mut(bytes).enumerate() {
+                    unpack(panels.start + pair * PAIR + p, block.clone(), out);
                 }
-                let (a, b) = room[..own_panels * bytes].split_at(bytes);
+                let (a, b) = buffer[..own_panels * bytes].split_at(bytes);
                 let (a, b) = (a.as_chunks().0, b.as_chunks().0);
                 let mut i = 0;
                 while i < rows {
-                    let x = |r: usize| &task.x.row(task.rows.at(i + r).0)[stretch.clone()];
+                    let x = |r: usize| &task.x.row(task.rows.at(i + r).0)[block.clone()];
                     i += match (rows - i, own_panels) {
                         (8.., 2) if S::ROWS >= 8 => {
                             let eight = [x(0), x(1), x(2), x(3), x(4), x(5), x(6), x(7)];
@@ -76,7 +76,7 @@ impl Vectorized for ManyFloats<'_> {
     }
 }
 
-/// Adds a stretch's products of `N` panels and `R` rows to their sums, the first of which is at `first`
+/// Adds a column block's products of `N` panels and `R` rows to their sums, the first of which is at `first`
 /// and those of the next panel `rows` further on. Returns the rows it took.
 #[inline(always)]
 fn group<S: Simd, const R: usize, const N: usize>(

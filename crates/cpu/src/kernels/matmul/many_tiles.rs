@@ -1,6 +1,6 @@
 //! Many rows of activations against bf16 weights in tile registers (AMX).
 //!
-//! As `many_codes.rs` does it: panels in pairs and columns in stretches that stay in the first cache, with 32
+//! As `many_codes.rs` does it: panels in pairs and columns in column blocks that stay in the L1 cache, with 32
 //! rows at a time. Rows that fill no tile follow the order of tiles with vectors.
 #![allow(unsafe_code)]
 
@@ -16,23 +16,23 @@ use crate::isa::Vectorized;
 use crate::kernels::each_row::each_row;
 use crate::simd::Simd;
 
-/// Tiles of a stretch: two panels' stretches and some rows' share the first cache.
-const STRETCH: usize = 16;
+/// Tiles of a column block: two panels' column blocks and some rows' share the L1 cache.
+const COLUMN_BLOCK_TILES: usize = 16;
 /// Rows that are multiplied together.
 pub(super) const ROWS: usize = 2 * TILE_ROWS;
 /// Panels that are multiplied together.
 const PAIR: usize = 2;
 /// Groups of columns in a tile.
 const TILE_GROUPS: usize = 2 * TILE_PAIRS / GROUP;
-/// Bytes of the unpacked stretch.
-pub(super) const STRETCH_BYTES: usize = PAIR * STRETCH * TILE_PAIRS * VECTOR;
+/// Bytes of the unpacked column block.
+pub(super) const UNPACKED_BYTES: usize = PAIR * COLUMN_BLOCK_TILES * TILE_PAIRS * VECTOR;
 
 /// Some panels against many rows.
 pub(super) struct ManyTiles<'a> {
     pub task: &'a Task<'a>,
     pub panels: Range<usize>,
     pub unpack: Unpack<'a>,
-    /// Room for sums and for an unpacked stretch.
+    /// Scratch for sums and for an unpacked column block.
     pub floats: &'a mut [f32],
     pub bytes: &'a mut [u8],
 }
@@ -45,23 +45,23 @@ impl Vectorized for ManyTiles<'_> {
         if !S::HAS_TILES {
             unreachable!("another instruction set has no tile registers");
         }
-        let ManyTiles { task, panels, unpack, floats, bytes: room } = self;
+        let ManyTiles { task, panels, unpack, floats, bytes: buffer } = self;
         let (rows, groups) = (task.rows.len(), task.weight.cols().div_ceil(GROUP));
         let sums: &mut [[f32; PANEL_ROWS]] = floats.as_chunks_mut().0;
         let sums = &mut sums[..panels.len() * rows];
         sums.fill([0.0; PANEL_ROWS]);
         // SAFETY: this is reached only with the instruction set that has tile registers.
         let tiles = unsafe { Tiles::set_up() };
-        for first in (0..groups).step_by(STRETCH * TILE_GROUPS) {
-            let stretch = first..groups.min(first + STRETCH * TILE_GROUPS);
-            let columns = GROUP / 2 * stretch.start..GROUP / 2 * stretch.end;
+        for first in (0..groups).step_by(COLUMN_BLOCK_TILES * TILE_GROUPS) {
+            let block = first..groups.min(first + COLUMN_BLOCK_TILES * TILE_GROUPS);
+            let columns = GROUP / 2 * block.start..GROUP / 2 * block.end;
             for (pair, sums) in sums.chunks_mut(PAIR * rows).enumerate() {
                 let own_panels = sums.len() / rows;
                 let bytes = columns.len() * VECTOR;
-                for (p, out) in room[..own_panels * bytes].chunks_mut(bytes).enumerate() {
-                    unpack(panels.start + pair * PAIR + p, stretch.clone(), out);
+                for (p, out) in buffer[..own_panels * bytes].chunks_mut(bytes).enumerate() {
+                    unpack(panels.start + pair * PAIR + p, block.clone(), out);
                 }
-                let (a, b) = room[..own_panels * bytes].split_at(bytes);
+                let (a, b) = buffer[..own_panels * bytes].split_at(bytes);
                 let (a, b) = (a.as_chunks().0, b.as_chunks().0);
                 let mut i = if own_panels == PAIR { fill(&tiles, task, [a, b], &columns, sums) } else { 0 };
                 while i < rows {
@@ -79,8 +79,8 @@ impl Vectorized for ManyTiles<'_> {
     }
 }
 
-/// Adds a stretch's products of two panels with as many rows as fill tiles. Returns how many those are: none
-/// where rows do not stand next to each other or the stretch is not whole tiles.
+/// Adds a column block's products of two panels with as many rows as fill tiles. Returns how many those are: none
+/// where rows do not stand next to each other or the column block is not whole tiles.
 fn fill(
     tiles: &Tiles,
     task: &Task,
@@ -107,7 +107,7 @@ fn fill(
     taken
 }
 
-/// Adds a stretch's products of `N` panels and `R` rows to their sums, the first of which is at `first`
+/// Adds a column block's products of `N` panels and `R` rows to their sums, the first of which is at `first`
 /// and those of the next panel `rows` further on. Returns the rows it took.
 #[inline(always)]
 fn group<S: Simd, const R: usize, const N: usize>(

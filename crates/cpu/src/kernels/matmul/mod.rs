@@ -1,7 +1,7 @@
 //! `matmul`: `y[o] = Σ_i W[o,i]·x[i]` for every row, then the epilogue.
 //!
 //! An item of work is a group of panels times a block of rows (`multiply.rs`). With few rows the panels
-//! stream by, in runs of many items; with many a stretch of them is unpacked and stays in cache while the
+//! stream by, in runs of many items; with many a column block of them is unpacked and stays in cache while the
 //! rows pass. Bytes: the packed weight once per row block at most; FLOPs: 2 per weight and row.
 
 mod affine;
@@ -16,6 +16,7 @@ mod many_floats;
 mod many_tiles;
 mod multiply;
 mod nvfp4;
+mod outliers;
 mod pack;
 mod pair_sums;
 mod plain;
@@ -23,7 +24,6 @@ mod q4_0;
 mod q5_0;
 mod q6_k;
 mod q8_0;
-mod rare;
 mod round_output;
 mod steps;
 mod task;
@@ -41,7 +41,7 @@ use decoded::Decoded;
 use format::Format;
 use iq2_xxs::Iq2Xxs;
 use lines::{LineFormat, Nested, Single};
-pub(super) use multiply::{Multiplier, Room, RowCounts, multiplier};
+pub(super) use multiply::{Multiplier, RowCounts, TaskScratch, multiplier};
 use nvfp4::Nvfp4;
 pub(crate) use pack::Packed;
 use plain::PlainFormat;
@@ -186,7 +186,7 @@ impl Kernel for Matmul {
         let row_block = self.multiplier.row_block(weight.cols()).min(rows);
         let row_blocks = rows.div_ceil(row_block);
         let panels = weight.panels();
-        let cut = self.multiplier.cut(weight, RowCounts { usual: rows, most: rows }, cx.members);
+        let cut = self.multiplier.cut(weight, RowCounts { usual: rows, most: rows }, cx.threads);
         let cut = cut.for_rounding(rounded.is_some());
         // Row blocks of one group of panels follow each other: its weights come from memory once.
         while let Some(items) = cut.next(cx, panels.div_ceil(cut.panels) * row_blocks) {
@@ -204,11 +204,11 @@ impl Kernel for Matmul {
                 epilogue: call.epilogue,
             };
             let Scratch { floats, words, bytes } = &mut *scratch;
-            self.multiplier.multiply(&task, Room { words, floats, bytes });
+            self.multiplier.multiply(&task, TaskScratch { words, floats, bytes });
         }
     }
 
     fn scratch(&self, max_tokens: usize) -> ScratchNeed {
-        self.multiplier.room(self.call.weight.cols(), max_tokens)
+        self.multiplier.scratch_need(self.call.weight.cols(), max_tokens)
     }
 }

@@ -10,7 +10,7 @@ use mambo_tensor::DType;
 
 use super::bf16::Bf16Tiles;
 use super::coded::TILE;
-use super::format::{Format, Many, PANEL_ROWS, Stretch};
+use super::format::{Format, Many, PANEL_ROWS, PanelSlice};
 use super::many_codes::{self, ManyCodes};
 use super::many_floats::{self, ManyFloats};
 use super::many_tiles::{self, ManyTiles};
@@ -37,12 +37,12 @@ const FEW_ROWS: usize = 4;
 const MANY_PANELS: usize = 8;
 
 /// Working memory of a task.
-pub(in crate::kernels) struct Room<'a> {
+pub(in crate::kernels) struct TaskScratch<'a> {
     /// What is prepared for the rows.
     pub words: &'a mut [i32],
-    /// Sums between stretches.
+    /// Sums between column blocks.
     pub floats: &'a mut [f32],
-    /// An unpacked stretch.
+    /// An unpacked slice.
     pub bytes: &'a mut [u8],
 }
 
@@ -56,7 +56,7 @@ pub(in crate::kernels) struct RowCounts {
 pub(in crate::kernels) struct Cut {
     /// Panels of an item.
     pub panels: usize,
-    /// Whether members take runs of neighbouring items, because weights only pass by.
+    /// Whether threads take runs of neighbouring items, because weights only pass by.
     pub in_runs: bool,
 }
 
@@ -66,7 +66,7 @@ impl Cut {
         if is_rounded { Cut { panels: self.panels.next_multiple_of(BLOCK_PANELS), ..self } } else { self }
     }
 
-    /// The next items of the first phase for this member.
+    /// The next items of the first phase for this thread.
     #[inline(always)]
     pub fn next(&self, cx: &Cx, count: usize) -> Option<Range<usize>> {
         if self.in_runs { cx.next_run(0, count) } else { cx.next(0, count).map(|item| item..item + 1) }
@@ -79,13 +79,13 @@ pub(super) type Unpack<'a> = &'a dyn Fn(usize, Range<usize>, &mut [u8]);
 /// A weight's way of being multiplied.
 pub(in crate::kernels) trait Multiplier: Send + Sync {
     /// Does a task.
-    fn multiply(&self, task: &Task, room: Room);
+    fn multiply(&self, task: &Task, scratch: TaskScratch);
     /// Most rows of a task.
     fn row_block(&self, cols: usize) -> usize;
     /// How the panels are cut into items.
-    fn cut(&self, weight: &Packed, rows: RowCounts, members: usize) -> Cut;
+    fn cut(&self, weight: &Packed, rows: RowCounts, threads: usize) -> Cut;
     /// Working memory of a task.
-    fn room(&self, cols: usize, max_rows: usize) -> ScratchNeed;
+    fn scratch_need(&self, cols: usize, max_rows: usize) -> ScratchNeed;
 }
 
 struct Bind(Isa);
@@ -132,32 +132,32 @@ impl<F: Format> Bound<F> {
     }
 
     /// Computes and stores a task's products.
-    fn products(&self, task: &Task, room: Room) {
+    fn products(&self, task: &Task, scratch: TaskScratch) {
         let (isa, weight) = (self.isa, task.weight);
         let words = prepared_words::<F>(weight.cols());
         if words > 0 {
-            isa.call(Prepare::<F> { task, words: room.words, format: PhantomData });
+            isa.call(Prepare::<F> { task, words: scratch.words, format: PhantomData });
         }
-        let prepared = &room.words[..task.rows.len() * words];
+        let prepared = &scratch.words[..task.rows.len() * words];
         let unpack = |panel: usize, range: Range<usize>, out: &mut [u8]| {
             let panel = weight.panel(task.expert, panel);
-            let stretch = Stretch { dtype: weight.dtype(), panel, cols: weight.cols(), range };
-            isa.call(UnpackStretch::<F> { stretch, out, format: PhantomData });
+            let slice = PanelSlice { dtype: weight.dtype(), panel, cols: weight.cols(), range };
+            isa.call(UnpackSlice::<F> { slice, out, format: PhantomData });
         };
         if !self.is_many(task.rows.len()) {
             let ahead = self.ahead[usize::from(task.rows.len() > 1)];
             return isa.call(Few::<F> { task, prepared, ahead, format: PhantomData });
         }
-        let Room { floats, bytes, .. } = room;
+        let TaskScratch { floats, bytes, .. } = scratch;
         // A task was cut for the usual number of rows; an expert may have more.
         for first in task.panels.clone().step_by(MANY_PANELS) {
             let panels = first..task.panels.end.min(first + MANY_PANELS);
             let (unpack, floats, bytes) = (&unpack, &mut *floats, &mut *bytes);
             match F::MANY {
                 Many::Codes(kind) => {
-                    let turned = (words > 0).then(|| bytemuck::cast_slice(prepared));
+                    let transposed = (words > 0).then(|| bytemuck::cast_slice(prepared));
                     let wide = F::WIDE;
-                    isa.call(ManyCodes { task, panels, kind, wide, turned, unpack, floats, bytes });
+                    isa.call(ManyCodes { task, panels, kind, wide, transposed, unpack, floats, bytes });
                 }
                 Many::Tiles => isa.call(ManyTiles { task, panels, unpack, floats, bytes }),
                 _ => isa.call(ManyFloats { task, panels, unpack, floats, bytes }),
@@ -167,8 +167,8 @@ impl<F: Format> Bound<F> {
 }
 
 impl<F: Format> Multiplier for Bound<F> {
-    fn multiply(&self, task: &Task, room: Room) {
-        self.products(task, room);
+    fn multiply(&self, task: &Task, scratch: TaskScratch) {
+        self.products(task, scratch);
         if let Some(rounded) = task.rounded {
             self.isa.call(RoundOutput { task, rounded });
         }
@@ -182,10 +182,10 @@ impl<F: Format> Multiplier for Bound<F> {
         }
     }
 
-    fn cut(&self, weight: &Packed, rows: RowCounts, members: usize) -> Cut {
+    fn cut(&self, weight: &Packed, rows: RowCounts, threads: usize) -> Cut {
         let row_block = self.row_block(weight.cols());
-        // Enough items that no member waits long for another.
-        let fair = weight.panels() * rows.most.div_ceil(row_block).max(1) / (members * 6);
+        // Enough items that no thread waits long for another.
+        let fair = weight.panels() * rows.most.div_ceil(row_block).max(1) / (threads * 6);
         if self.is_many(rows.usual) {
             // They are multiplied in pairs.
             return Cut { panels: (MANY_PANELS.min(fair) / 2 * 2).max(2), in_runs: false };
@@ -198,16 +198,16 @@ impl<F: Format> Multiplier for Bound<F> {
         Cut { panels: panels.min(fair).max(1), in_runs: false }
     }
 
-    fn room(&self, cols: usize, max_rows: usize) -> ScratchNeed {
+    fn scratch_need(&self, cols: usize, max_rows: usize) -> ScratchNeed {
         let rows = self.row_block(cols).min(max_rows.max(1));
         let bytes = match F::MANY {
-            Many::Codes(_) => many_codes::STRETCH_BYTES,
-            Many::Floats | Many::OnlyFloats => many_floats::STRETCH_BYTES,
-            Many::Tiles => many_tiles::STRETCH_BYTES,
+            Many::Codes(_) => many_codes::UNPACKED_BYTES,
+            Many::Floats | Many::OnlyFloats => many_floats::UNPACKED_BYTES,
+            Many::Tiles => many_tiles::UNPACKED_BYTES,
             Many::Packed => 0,
         };
         let floats = if bytes > 0 { MANY_PANELS * rows * PANEL_ROWS } else { 0 };
-        ScratchNeed { floats, words: rows * prepared_words::<F>(cols), bytes, common: 0 }
+        ScratchNeed { floats, words: rows * prepared_words::<F>(cols), bytes, shared: 0 }
     }
 }
 
@@ -230,18 +230,18 @@ impl<F: Format> Vectorized for Prepare<'_, F> {
     }
 }
 
-struct UnpackStretch<'a, F> {
-    stretch: Stretch<'a>,
+struct UnpackSlice<'a, F> {
+    slice: PanelSlice<'a>,
     out: &'a mut [u8],
     format: PhantomData<F>,
 }
 
-impl<F: Format> Vectorized for UnpackStretch<'_, F> {
+impl<F: Format> Vectorized for UnpackSlice<'_, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self) {
-        F::unpack::<S>(&self.stretch, self.out);
+        F::unpack::<S>(&self.slice, self.out);
     }
 }
 
@@ -314,7 +314,7 @@ impl<F: Format> Few<'_, F> {
         rows: Range<usize>,
     ) {
         let (task, cols) = (self.task, self.task.weight.cols());
-        // Written out: `from_fn` makes a call for each row, and this is done for every panel.
+        // Unrolled: `from_fn` makes a call for each row, and this is done for every panel.
         let mut x = [self.row(rows.start); R];
         each_row!(R, r, {
             x[r] = self.row((rows.start + r).min(rows.end - 1));

@@ -1,4 +1,4 @@
-//! Packing a stored weight into panels while it streams in, with all members.
+//! Packing a stored weight into panels while it streams in, with all threads.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,10 +7,10 @@ use mambo_kernel::{BackendError, WeightSource};
 use mambo_tensor::DType;
 
 use super::format::{Format, PANEL_ROWS};
-use super::rare::{Found, Rare, RareWeights};
+use super::outliers::{Found, Outlier, Outliers};
 use super::{WithFormat, with_format};
 use crate::memory::Buffer;
-use crate::shared::Shared;
+use crate::shared::SharedSlice;
 use crate::simd::Simd;
 use crate::team::Team;
 use crate::weights::row_scale;
@@ -25,7 +25,7 @@ pub(crate) struct Packed {
     /// Factors on the products: one per matrix, or one for each lane of every panel.
     scales: Vec<f32>,
     data: Buffer<u8>,
-    rare: RareWeights,
+    outliers: Outliers,
 }
 
 struct PanelBytes(DType, usize);
@@ -61,7 +61,7 @@ impl Packed {
         let data = Buffer::zeroed(bytes, &format!("weight `{name}`"))?;
         let scales = vec![1.0; experts * out.div_ceil(PANEL_ROWS) * PANEL_ROWS];
         let mut packed =
-            Packed { dtype, experts, out, cols, panel_bytes, scales, data, rare: RareWeights::default() };
+            Packed { dtype, experts, out, cols, panel_bytes, scales, data, outliers: Outliers::default() };
         let found = Found::default();
         let mut first_row = 0;
         for part in 0..source.part_count() {
@@ -83,7 +83,7 @@ impl Packed {
             return Err(problem("of which rows are missing"));
         }
         packed.join_scales();
-        packed.rare = found.sort(experts * packed.panels());
+        packed.outliers = found.sort(experts * packed.panels());
         Ok(packed)
     }
 
@@ -118,7 +118,7 @@ impl Packed {
         let panel_of = |row: usize| row / out * panels + row % out / PANEL_ROWS;
         let (first_panel, last_panel) = (panel_of(first_row), panel_of(first_row + rows - 1));
         let (dtype, cols) = (self.dtype, self.cols);
-        let data = Shared::new(&mut self.data);
+        let data = SharedSlice::new(&mut self.data);
         let next = AtomicUsize::new(first_panel);
         team.run(&|_| {
             loop {
@@ -128,7 +128,7 @@ impl Packed {
                 }
                 let start = panel / panels * out + panel % panels * PANEL_ROWS;
                 let end = (start + PANEL_ROWS).min((panel / panels + 1) * out);
-                // SAFETY: the counter gives each panel to one member.
+                // SAFETY: the counter gives each panel to one thread.
                 let bytes = unsafe { data.write(panel * panel_bytes..(panel + 1) * panel_bytes) };
                 let range = start.max(first_row)..end.min(first_row + rows);
                 let mut own = [&[][..]; PANEL_ROWS];
@@ -136,8 +136,8 @@ impl Packed {
                     *own = &stored[(row - first_row) * row_bytes..][..row_bytes];
                 }
                 let (first_lane, rows) = (range.start - start, &own[..range.len()]);
-                let rare = with_format(dtype, PackRows { dtype, panel: bytes, cols, first_lane, rows });
-                found.take(panel, rare.unwrap_or_default());
+                let outliers = with_format(dtype, PackRows { dtype, panel: bytes, cols, first_lane, rows });
+                found.take(panel, outliers.unwrap_or_default());
             }
         });
     }
@@ -184,13 +184,13 @@ impl Packed {
 
     /// Bytes of the whole weight.
     pub fn bytes(&self) -> usize {
-        self.data.len() + 4 * self.scales.len() + self.rare.bytes()
+        self.data.len() + 4 * self.scales.len() + self.outliers.bytes()
     }
 
     /// The weights that a panel does not hold.
     #[inline(always)]
-    pub fn rare(&self, expert: usize, panel: usize) -> &[Rare] {
-        self.rare.of(expert * self.panels() + panel)
+    pub fn outliers(&self, expert: usize, panel: usize) -> &[Outlier] {
+        self.outliers.of(expert * self.panels() + panel)
     }
 
     /// One panel of one matrix.
@@ -209,13 +209,13 @@ struct PackRows<'a> {
 }
 
 impl WithFormat for PackRows<'_> {
-    type Output = Vec<Rare>;
-    fn run<F: Format>(self) -> Vec<Rare> {
+    type Output = Vec<Outlier>;
+    fn run<F: Format>(self) -> Vec<Outlier> {
         F::pack(self.dtype, self.panel, self.cols, self.first_lane, self.rows);
-        let mut rare = Vec::new();
+        let mut outliers = Vec::new();
         for (i, row) in self.rows.iter().enumerate() {
-            F::rare(self.panel, self.first_lane + i, row, &mut rare);
+            F::outliers(self.panel, self.first_lane + i, row, &mut outliers);
         }
-        rare
+        outliers
     }
 }

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use mambo_tensor::DType;
 
-use super::format::{Format, Many, PANEL_ROWS, Stretch};
+use super::format::{Format, Many, PANEL_ROWS, PanelSlice};
 use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
@@ -32,7 +32,7 @@ impl<T: Stored> Format for PlainFormat<T> {
 
     fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let width = PANEL_ROWS * T::BYTES;
-        // A block of columns stays in the first cache while the lanes are filled.
+        // A block of columns stays in the L1 cache while the lanes are filled.
         for start in (0..cols).step_by(PACK_COLUMNS) {
             let block = &mut panel[start * width..cols.min(start + PACK_COLUMNS) * width];
             for (i, row) in rows.iter().enumerate() {
@@ -46,9 +46,9 @@ impl<T: Stored> Format for PlainFormat<T> {
     }
 
     #[inline(always)]
-    fn unpack<S: Simd>(stretch: &Stretch, out: &mut [u8]) {
-        let (width, range) = (PANEL_ROWS * T::BYTES, &stretch.range);
-        let columns = stretch.panel[range.start * width..range.end * width].chunks_exact(width);
+    fn unpack<S: Simd>(slice: &PanelSlice, out: &mut [u8]) {
+        let (width, range) = (PANEL_ROWS * T::BYTES, &slice.range);
+        let columns = slice.panel[range.start * width..range.end * width].chunks_exact(width);
         for (out, column) in out.as_chunks_mut().0.iter_mut().zip(columns) {
             S::store_le(T::load::<S>(column), out);
         }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use mambo_kernel::Epilogue;
 
 use super::format::PANEL_ROWS;
-use super::{Packed, rare};
+use super::{Packed, outliers};
 use crate::shared::View;
 use crate::simd::{Math, Simd};
 
@@ -64,14 +64,14 @@ impl Task<'_> {
 
     /// Adds the products of weights that the panel does not hold.
     #[inline(always)]
-    fn with_rare<S: Simd>(&self, panel: usize, row: usize, y: S::F) -> S::F {
-        let rare = self.weight.rare(self.expert, panel);
-        if rare.is_empty() {
+    fn with_outliers<S: Simd>(&self, panel: usize, row: usize, y: S::F) -> S::F {
+        let outliers = self.weight.outliers(self.expert, panel);
+        if outliers.is_empty() {
             return y;
         }
         let mut sums = [0.0; PANEL_ROWS];
         S::store(y, &mut sums);
-        rare::add(rare, &mut sums, |column| self.x.value(row, column));
+        outliers::add(outliers, &mut sums, |column| self.x.value(row, column));
         S::load(&sums)
     }
 
@@ -80,7 +80,7 @@ impl Task<'_> {
     pub fn store<S: Simd>(&self, panel: usize, i: usize, y: S::F) {
         let row = self.rows.at(i).1;
         let cols = panel * PANEL_ROWS..self.weight.out().min((panel + 1) * PANEL_ROWS);
-        let y = self.with_rare::<S>(panel, self.rows.at(i).0, y);
+        let y = self.with_outliers::<S>(panel, self.rows.at(i).0, y);
         let y = S::mul(self.weight.scale::<S>(self.expert, panel), y);
         let y = match (self.epilogue, &self.residual) {
             (Epilogue::Relu2, _) => S::relu2(y),

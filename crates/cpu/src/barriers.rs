@@ -1,34 +1,34 @@
-//! When members have to meet: a call waits only for calls whose memory it touches, and not even for those
-//! where one member alone has done them and does this one too.
+//! Where a step needs barriers: before a call that conflicts over memory with a call since the last barrier, unless
+//! the same single thread runs both.
 
 use std::ops::Range;
 
 use mambo_kernel::{Call, OpKind, Operand, Place, Program};
 
-/// Up to so many values one member is done before others could have joined in.
-const ALONE_VALUES: usize = 8192;
-/// Calls that are looked back over; after as many without a meeting there is one.
+/// Up to this many output values, one thread finishes before others could usefully join in.
+const SINGLE_THREAD_VALUES: usize = 8192;
+/// How many calls back conflicts are looked for; after this many calls without a barrier one is forced.
 const WINDOW: usize = 32;
 
-/// How members go about a call.
+/// How the team runs a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Turn {
-    /// All meet before it.
-    pub meets: bool,
-    /// The first member does it alone.
-    pub is_alone: bool,
+pub(crate) struct CallSchedule {
+    /// All threads wait at a barrier before it.
+    pub needs_barrier: bool,
+    /// Thread 0 runs it alone.
+    pub is_single_threaded: bool,
 }
 
 /// For every call the calls shortly before it that touch the same memory.
-pub(crate) struct Order {
+pub(crate) struct Barriers {
     conflicts: Vec<Vec<usize>>,
     /// Calls that the call before does too.
     is_joined: Vec<bool>,
 }
 
-impl Order {
+impl Barriers {
     /// Finds out what a program's calls touch; some round their output, which the call after each would do.
-    pub fn of(program: &Program, roundings: &[Option<Operand>]) -> Order {
+    pub fn of(program: &Program, roundings: &[Option<Operand>]) -> Barriers {
         let mut touched: Vec<_> = program.calls.iter().map(|call| Touched::by(call, program)).collect();
         let mut is_joined = vec![false; touched.len()];
         for (i, rounding) in roundings.iter().enumerate() {
@@ -40,32 +40,39 @@ impl Order {
         }
         let conflicts = (0..touched.len())
             .map(|i| (i.saturating_sub(WINDOW)..i).filter(|&j| touched[i].conflicts(&touched[j])).collect());
-        Order { conflicts: conflicts.collect(), is_joined }
+        Barriers { conflicts: conflicts.collect(), is_joined }
     }
 
-    /// Fills in the turns of a step of so many tokens and wanted rows.
-    pub fn take_turns(&self, program: &Program, tokens: usize, wanted: usize, turns: &mut Vec<Turn>) {
-        turns.clear();
-        let mut last_meeting = 0;
+    /// Fills in the schedule for a step of this many tokens and wanted rows.
+    pub fn schedule(
+        &self,
+        program: &Program,
+        tokens: usize,
+        wanted: usize,
+        schedule: &mut Vec<CallSchedule>,
+    ) {
+        schedule.clear();
+        let mut last_barrier = 0;
         for (i, (call, conflicts)) in program.calls.iter().zip(&self.conflicts).enumerate() {
             if self.is_joined[i] {
-                turns.push(Turn { meets: false, is_alone: false });
+                schedule.push(CallSchedule { needs_barrier: false, is_single_threaded: false });
                 continue;
             }
             let values: usize = call.outputs.iter().map(|o| o.rows.count(tokens, wanted) * o.cols).sum();
-            let is_alone = may_be_alone(call) && values <= ALONE_VALUES;
-            let waits = |&j: &usize| j >= last_meeting && !(is_alone && turns[j].is_alone);
-            let meets = conflicts.iter().any(waits) || i - last_meeting >= WINDOW;
-            if meets {
-                last_meeting = i;
+            let is_single_threaded = may_be_single_threaded(call) && values <= SINGLE_THREAD_VALUES;
+            let waits =
+                |&j: &usize| j >= last_barrier && !(is_single_threaded && schedule[j].is_single_threaded);
+            let needs_barrier = conflicts.iter().any(waits) || i - last_barrier >= WINDOW;
+            if needs_barrier {
+                last_barrier = i;
             }
-            turns.push(Turn { meets, is_alone });
+            schedule.push(CallSchedule { needs_barrier, is_single_threaded });
         }
     }
 }
 
-/// Ops whose work is shared out evenly; the others have meetings or weights of their own.
-fn may_be_alone(call: &Call) -> bool {
+/// Ops whose work is divided evenly; the others have barriers or weights of their own.
+fn may_be_single_threaded(call: &Call) -> bool {
     matches!(
         call.op.kind(),
         OpKind::Embed
@@ -159,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn members_meet_where_memory_says_so() {
+    fn barriers_stand_where_calls_share_memory() {
         let matmul = |from, to| {
             call(Op::Matmul { out: 16, epilogue: Epilogue::None }, operand(from, 16), operand(to, 16))
         };
@@ -175,20 +182,20 @@ mod tests {
             norm(5 * mib, mib),
         ];
         let program = program(calls);
-        let order = Order::of(&program, &roundings(&program));
-        let mut turns = Vec::new();
-        order.take_turns(&program, 1, 1, &mut turns);
-        let meets: Vec<bool> = turns.iter().map(|turn| turn.meets).collect();
-        assert_eq!(meets, [false, true, false, false, true, false]);
-        assert!(turns[0].is_alone && !turns[1].is_alone);
-        order.take_turns(&program, 1024, 1, &mut turns);
-        let meets: Vec<bool> = turns.iter().map(|turn| turn.meets).collect();
-        assert_eq!(meets, [false, true, false, false, true, true]);
-        assert!(!turns[0].is_alone);
+        let barriers = Barriers::of(&program, &roundings(&program));
+        let mut schedule = Vec::new();
+        barriers.schedule(&program, 1, 1, &mut schedule);
+        let needs_barrier: Vec<bool> = schedule.iter().map(|call| call.needs_barrier).collect();
+        assert_eq!(needs_barrier, [false, true, false, false, true, false]);
+        assert!(schedule[0].is_single_threaded && !schedule[1].is_single_threaded);
+        barriers.schedule(&program, 1024, 1, &mut schedule);
+        let needs_barrier: Vec<bool> = schedule.iter().map(|call| call.needs_barrier).collect();
+        assert_eq!(needs_barrier, [false, true, false, false, true, true]);
+        assert!(!schedule[0].is_single_threaded);
     }
 
     #[test]
-    fn nobody_waits_for_a_rounding_that_is_done_with_its_norm() {
+    fn a_rounding_joined_to_its_norm_needs_no_barrier() {
         let mib = 1 << 20;
         let rounded =
             |from| Operand { elem: Elem::Q8, stride_bytes: Elem::Q8.row_bytes(16), ..operand(from, 16) };
@@ -202,10 +209,10 @@ mod tests {
         for (roundings, want) in
             [(roundings(&program), [false, false, true]), (vec![None; 3], [false, true, true])]
         {
-            let mut turns = Vec::new();
-            Order::of(&program, &roundings).take_turns(&program, 1024, 1, &mut turns);
-            let meets: Vec<bool> = turns.iter().map(|turn| turn.meets).collect();
-            assert_eq!(meets, want);
+            let mut schedule = Vec::new();
+            Barriers::of(&program, &roundings).schedule(&program, 1024, 1, &mut schedule);
+            let needs_barrier: Vec<bool> = schedule.iter().map(|call| call.needs_barrier).collect();
+            assert_eq!(needs_barrier, want);
         }
     }
 }
