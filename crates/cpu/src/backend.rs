@@ -1,24 +1,23 @@
 //! The CPU as a [`Backend`]: owns the team, weights, caches, arena and compiled programs.
 
-use std::collections::HashMap;
-use std::ops::Range;
+use std::collections::{HashMap, VecDeque};
 
 use mambo_kernel::{
-    Backend, BackendError, CacheLayout, Call, CallTime, Elem, KernelRow, Place, Program, ProgramId,
-    StepInputs, WeightKey, WeightSource, ops,
+    Backend, BackendError, CHOICES_KEPT, CacheLayout, CacheTypes, Call, CallTime, CallWork, Cell, Elem,
+    HiddenRows, KernelRow, MemoryBudget, Operand, Place, Program, ProgramId, StepInputs, StepResults, Ticket,
+    Wait, WeightKey, WeightSource,
 };
 
-use crate::bandwidth;
 use crate::cache::Caches;
 use crate::check::check_program;
 use crate::isa::Isa;
-use crate::joined::roundings;
-use crate::kernels::table::{self, Ports, Weight};
+use crate::kernels::declaration::{Bind, Binding, Declaration, Weight, WeightForm};
+use crate::kernels::declarations;
 use crate::memory::Buffer;
 use crate::run::{Compiled, Resources, ScratchPool};
 use crate::team::{Barrier, Team};
-use crate::thread_count::CallCosts;
-use crate::weights;
+use crate::thread_count::SerialCosts;
+use crate::{bandwidth, host_memory, weights};
 
 /// How to set the backend up.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,21 +55,47 @@ pub enum CpuError {
     Backend(#[from] BackendError),
 }
 
+/// What the backend knows of a kernel beside its row.
+struct KernelFacts {
+    bind: Bind,
+    weights: WeightForm,
+    may_run_alone: bool,
+    flops: f64,
+}
+
 /// The CPU backend.
 pub struct CpuBackend {
     name: String,
     isa: Isa,
     rows: Vec<KernelRow>,
+    /// By row.
+    facts: Vec<KernelFacts>,
     team: Team,
     barrier: Barrier,
     scratch: ScratchPool,
     weights: HashMap<WeightKey, Weight>,
-    weight_bytes: usize,
+    weight_bytes: u64,
     caches: Caches,
     arena: Buffer<u8>,
     programs: Vec<Compiled>,
+    steps: Steps,
     profiling: bool,
     every_thread: bool,
+}
+
+/// Steps that have run, and buffers of those that were collected.
+#[derive(Default)]
+struct Steps {
+    next_ticket: u64,
+    /// The program that ran last, which the next step may take rows from.
+    last: Option<ProgramId>,
+    /// Tokens that the last steps chose, newest last.
+    chosen: VecDeque<(Ticket, Vec<u32>)>,
+    /// Results nobody has collected.
+    done: Vec<(Ticket, StepResults)>,
+    spare: Vec<StepResults>,
+    token_ids: Vec<u32>,
+    hidden: Vec<f32>,
 }
 
 impl CpuBackend {
@@ -90,10 +115,16 @@ impl CpuBackend {
             n => n.min(cores),
         };
         let team = Team::new(threads).map_err(|source| CpuError::Threads { threads, source })?;
+        let (mut rows, mut facts) = (Vec::new(), Vec::new());
+        for Declaration { row, bind, weights, may_run_alone, flops } in declarations(isa) {
+            rows.push(row);
+            facts.push(KernelFacts { bind, weights, may_run_alone, flops });
+        }
         Ok(CpuBackend {
             name: format!("cpu/{isa} x{threads}"),
             isa,
-            rows: table::rows(isa),
+            rows,
+            facts,
             barrier: team.barrier(),
             team,
             scratch: ScratchPool::new()?,
@@ -102,6 +133,7 @@ impl CpuBackend {
             caches: Caches::empty()?,
             arena: Buffer::zeroed(0, "arena")?,
             programs: Vec::new(),
+            steps: Steps::default(),
             profiling: false,
             every_thread: options.every_thread,
         })
@@ -124,6 +156,99 @@ impl CpuBackend {
     }
 }
 
+impl CpuBackend {
+    /// Binds a call to its kernel; the smallest table it looks tokens up in counts for `vocabulary`.
+    fn bind(
+        &self,
+        program: &Program,
+        call: &Call,
+        vocabulary: &mut usize,
+    ) -> Result<Box<dyn crate::kernels::Kernel>, BackendError> {
+        let mut binding = Binding { isa: self.isa, call, names: Vec::new(), weights: Vec::new() };
+        for &index in &call.weights {
+            let key = &program.weights[index];
+            let weight = self.weights.get(key).ok_or_else(|| BackendError::MissingWeight {
+                program: program.name.clone(),
+                name: key.name.clone(),
+            })?;
+            if let Weight::Table(table) = weight {
+                *vocabulary = (*vocabulary).min(table.rows);
+            }
+            binding.names.push(&key.name);
+            binding.weights.push(weight.clone());
+        }
+        (self.facts[call.kernel].bind)(&binding)
+    }
+
+    /// Work and speed of every call, for the number of threads.
+    fn serial_costs(&self, program: &Program) -> SerialCosts {
+        let layout = self.caches.layout();
+        let types = CacheTypes { kv: layout.kv_types, state: layout.state_elem };
+        let cost = |call: &Call| {
+            let held = call.weights.iter().map(|&index| self.held_bytes(&program.weights[index]));
+            let work = CallWork::of(call, held.flatten().sum(), types);
+            (work, self.facts[call.kernel].flops)
+        };
+        SerialCosts::new(program.calls.iter().map(cost).collect())
+    }
+
+    /// Appends rows of an operand of the program that ran last, as values.
+    fn read_rows(&self, operand: &Operand, rows: impl Iterator<Item = usize>, into: &mut Vec<f32>) {
+        let Place::Arena(offset) = operand.place else { unreachable!("outputs live in the arena") };
+        for row in rows {
+            let bytes = &self.arena[offset + row * operand.stride_bytes..];
+            let bytes = &bytes[..operand.elem.packed_bytes(operand.cols)];
+            match operand.elem {
+                Elem::F32 => into.extend_from_slice(bytemuck::cast_slice(bytes)),
+                Elem::I32 => {
+                    let words: &[i32] = bytemuck::cast_slice(bytes);
+                    into.extend(words.iter().map(|word| *word as f32));
+                }
+                Elem::Private(elem) => into.extend((elem.decode)(bytes, operand.cols)),
+            }
+        }
+    }
+
+    /// Fetches what a step that has just run was asked for.
+    fn gather(&mut self, id: ProgramId, step: &StepInputs) -> StepResults {
+        let mut results = self.steps.spare.pop().unwrap_or_default();
+        results.tokens.clear();
+        results.rows.iter_mut().for_each(Vec::clear);
+        results.rows.resize_with(step.fetch.len(), Vec::new);
+        let program = &self.programs[id.0].program;
+        if let Some(chooser) = program.chooser() {
+            let (operand, Place::Arena(offset)) = (chooser.outputs[0], chooser.outputs[0].place) else {
+                unreachable!("outputs live in the arena")
+            };
+            let token = |row: usize| {
+                let at = offset + row * operand.stride_bytes;
+                u32::from_le_bytes(self.arena[at..at + 4].try_into().expect("four bytes"))
+            };
+            results.tokens.extend((0..step.wanted.len()).map(token));
+        }
+        for (fetch, into) in step.fetch.iter().zip(&mut results.rows) {
+            let rows = fetch.rows.start as usize..fetch.rows.end as usize;
+            self.read_rows(&program.outputs[fetch.output].operand, rows, into);
+        }
+        results
+    }
+
+    /// Keeps the results of a step, and its choices for the steps after it.
+    fn keep(&mut self, results: StepResults) -> Ticket {
+        let ticket = Ticket(self.steps.next_ticket);
+        self.steps.next_ticket += 1;
+        let mut tokens = match self.steps.chosen.len() {
+            CHOICES_KEPT.. => self.steps.chosen.pop_front().map(|(_, tokens)| tokens).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        tokens.clear();
+        tokens.extend_from_slice(&results.tokens);
+        self.steps.chosen.push_back((ticket, tokens));
+        self.steps.done.push((ticket, results));
+        ticket
+    }
+}
+
 impl Backend for CpuBackend {
     fn name(&self) -> &str {
         &self.name
@@ -133,22 +258,27 @@ impl Backend for CpuBackend {
         &self.rows
     }
 
+    fn memory(&self) -> Result<MemoryBudget, BackendError> {
+        Ok(MemoryBudget { host: host_memory::available_memory(), device: None })
+    }
+
     fn load_weight(
         &mut self,
         key: &WeightKey,
-        _kernel: usize,
+        kernel: usize,
         source: &dyn WeightSource,
     ) -> Result<(), BackendError> {
         if self.weights.contains_key(key) {
             return Ok(());
         }
-        let (weight, bytes) = weights::load(&mut self.team, &self.name, key, source)?;
+        let form = self.facts[kernel].weights;
+        let (weight, bytes) = weights::load(&mut self.team, &self.name, form, key, source)?;
         self.weights.insert(key.clone(), weight);
-        self.weight_bytes += bytes;
+        self.weight_bytes += bytes as u64;
         Ok(())
     }
 
-    fn weight_bytes(&self) -> usize {
+    fn weight_bytes(&self) -> u64 {
         self.weight_bytes
     }
 
@@ -160,6 +290,7 @@ impl Backend for CpuBackend {
     }
 
     fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError> {
+        self.caches = Caches::empty()?;
         self.caches = Caches::new(layout)?;
         Ok(())
     }
@@ -167,37 +298,14 @@ impl Backend for CpuBackend {
     fn compile(&mut self, program: Program) -> Result<ProgramId, BackendError> {
         check_program(&program, &self.rows);
         let mut vocabulary = usize::MAX;
-        let mut kernels = Vec::with_capacity(program.calls.len());
-        let roundings = roundings(&program);
-        for (i, call) in program.calls.iter().enumerate() {
-            if i > 0 && roundings[i - 1].is_some() {
-                kernels.push(None);
-                continue;
-            }
-            let mut ports = Ports { names: Vec::new(), weights: Vec::new() };
-            for &index in &call.weights {
-                let key = &program.weights[index];
-                let weight = self.weights.get(key).ok_or_else(|| BackendError::MissingWeight {
-                    program: program.name.clone(),
-                    name: key.name.clone(),
-                })?;
-                if let Weight::Table(table) = weight {
-                    vocabulary = vocabulary.min(table.rows);
-                }
-                ports.names.push(&key.name);
-                ports.weights.push(weight.clone());
-            }
-            kernels.push(Some(table::prepare(self.isa, call, roundings[i], &ports)?));
-        }
+        let kernels = program.calls.iter().map(|call| self.bind(&program, call, &mut vocabulary));
+        let kernels = kernels.collect::<Result<Vec<_>, _>>()?;
+        let alone = program.calls.iter().map(|call| self.facts[call.kernel].may_run_alone).collect();
         if program.arena_bytes > self.arena.len() {
             self.arena = Buffer::zeroed(program.arena_bytes, "activations")?;
         }
-        let bytes = |call: &Call| {
-            let held = call.weights.iter().map(|&index| self.held_bytes(&program.weights[index]));
-            held.flatten().sum::<u64>() as usize
-        };
-        let costs = (!self.every_thread).then(|| CallCosts::of(&program, bytes));
-        let compiled = Compiled::new(program, kernels, &roundings, vocabulary, costs);
+        let costs = (!self.every_thread).then(|| self.serial_costs(&program));
+        let compiled = Compiled::new(program, kernels, alone, vocabulary, costs);
         self.scratch.grow(self.team.size(), compiled.scratch())?;
         self.programs.push(compiled);
         Ok(ProgramId(self.programs.len() - 1))
@@ -207,7 +315,36 @@ impl Backend for CpuBackend {
         &self.programs[id.0].program
     }
 
-    fn run(&mut self, id: ProgramId, step: &StepInputs) -> Result<(), BackendError> {
+    fn clear(&mut self) -> Result<(), BackendError> {
+        self.programs.clear();
+        self.weights.clear();
+        self.weight_bytes = 0;
+        self.steps = Steps::default();
+        self.caches = Caches::empty()?;
+        Ok(())
+    }
+
+    fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError> {
+        let mut token_ids = std::mem::take(&mut self.steps.token_ids);
+        let chosen = self.steps.chosen.iter().find(|(ticket, _)| Some(*ticket) == step.chosen_by);
+        step.resolve_tokens(chosen.map_or(&[], |(_, tokens)| tokens), &mut token_ids);
+        let mut previous = std::mem::take(&mut self.steps.hidden);
+        let hidden = match step.hidden {
+            HiddenRows::None => &[],
+            HiddenRows::Given(rows) => rows,
+            HiddenRows::Previous { output, rows } => {
+                let last = self.steps.last.expect("a step was submitted before");
+                let operand = self.programs[last.0].program.outputs[output].operand;
+                previous.clear();
+                self.read_rows(&operand, rows.iter().map(|row| *row as usize), &mut previous);
+                &previous
+            }
+        };
+        let resolved = StepInputs {
+            token_ids: if token_ids.is_empty() { step.token_ids } else { &token_ids },
+            hidden: HiddenRows::Given(hidden),
+            ..*step
+        };
         let resources = Resources {
             team: &mut self.team,
             barrier: &self.barrier,
@@ -216,57 +353,51 @@ impl Backend for CpuBackend {
             caches: &mut self.caches,
             profiling: self.profiling,
         };
-        self.programs[id.0].run(resources, step);
+        self.programs[id.0].run(resources, &resolved);
+        (self.steps.token_ids, self.steps.hidden) = (token_ids, previous);
+        self.steps.last = Some(id);
+        let results = self.gather(id, step);
+        Ok(self.keep(results))
+    }
+
+    fn collect(&mut self, ticket: Ticket, _: Wait, into: &mut StepResults) -> Result<bool, BackendError> {
+        let index = self.steps.done.iter().position(|(done, _)| *done == ticket);
+        let (_, results) = self.steps.done.swap_remove(index.expect("a step is collected once"));
+        self.steps.spare.push(std::mem::replace(into, results));
+        Ok(true)
+    }
+
+    fn copy_cell(&mut self, from: Cell, to: Cell) -> Result<(), BackendError> {
+        self.caches.copy(from, to);
         Ok(())
     }
 
-    fn read_output(&mut self, id: ProgramId, output: usize, rows: Range<usize>, into: &mut Vec<f32>) {
-        let operand = self.programs[id.0].program.outputs[output].operand;
-        let Place::Arena(offset) = operand.place else { unreachable!("outputs live in the arena") };
-        for row in rows {
-            let bytes = &self.arena[offset + row * operand.stride_bytes..];
-            match operand.elem {
-                Elem::F32 => into.extend_from_slice(bytemuck::cast_slice(&bytes[..operand.cols * 4])),
-                Elem::I32 => {
-                    let words: &[i32] = bytemuck::cast_slice(&bytes[..operand.cols * 4]);
-                    into.extend(words.iter().map(|word| *word as f32));
-                }
-                from => into.extend(ops::quantize::decode(bytes, from, operand.cols)),
-            }
-        }
+    fn export_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.caches.export(cell, into);
+        Ok(())
     }
 
-    fn snapshot_slot(&self, slot: usize) -> Vec<f32> {
-        self.caches.snapshot_slot(slot)
+    fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {
+        self.caches.import(cell, bytes)
     }
 
-    fn restore_slot(&mut self, slot: usize, snapshot: &[f32]) -> Result<(), BackendError> {
-        self.caches.restore_slot(slot, snapshot)
-    }
-
-    fn snapshot_page(&self, page: usize) -> Vec<u8> {
-        self.caches.snapshot_page(page)
-    }
-
-    fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError> {
-        self.caches.restore_page(page, bytes)
-    }
-
-    fn poison_arena(&mut self) {
+    fn poison_arena(&mut self) -> Result<(), BackendError> {
         // All ones is a NaN in every float format.
         self.arena.fill(0xff);
+        Ok(())
     }
 
-    fn set_profiling(&mut self, on: bool) {
+    fn set_profiling(&mut self, on: bool) -> Result<(), BackendError> {
         self.profiling = on;
         if on {
             for program in &mut self.programs {
                 program.times.fill(CallTime::default());
             }
         }
+        Ok(())
     }
 
-    fn call_times(&self, id: ProgramId) -> Vec<CallTime> {
-        self.programs[id.0].times.clone()
+    fn call_times(&self, id: ProgramId) -> Result<Vec<CallTime>, BackendError> {
+        Ok(self.programs[id.0].times.clone())
     }
 }

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use mambo_kernel::{BackendError, CacheLayout, KvElem, KvScale, KvTypes, PAGE_TOKENS, SlotLayout};
+use mambo_kernel::{BackendError, CacheLayout, Cell, KvElem, KvScale, KvTypes, PAGE_TOKENS, SlotLayout};
 
 use crate::check::Marks;
 use crate::memory::Buffer;
@@ -84,19 +84,35 @@ impl Caches {
         slot * self.slot_len..(slot + 1) * self.slot_len
     }
 
-    /// A copy of a slot.
-    pub fn snapshot_slot(&self, slot: usize) -> Vec<f32> {
-        self.slots[self.slot_range(slot)].to_vec()
+    /// What they hold.
+    pub fn layout(&self) -> &CacheLayout {
+        &self.layout
     }
 
-    /// Overwrites a slot.
-    pub fn restore_slot(&mut self, slot: usize, snapshot: &[f32]) -> Result<(), BackendError> {
-        if snapshot.len() != self.slot_len {
-            let (got, want) = (snapshot.len() * 4, self.slot_len * 4);
-            return Err(BackendError::SnapshotSize { got, want });
+    /// Appends a cell's bytes in the contract's layout.
+    pub fn export(&self, cell: Cell, into: &mut Vec<u8>) {
+        match cell {
+            Cell::Page(page) => self.export_page(page as usize, into),
+            Cell::Slot { slot, position } => {
+                let words = &self.slots[self.slot_range(slot as usize)];
+                self.layout.export_slot(words, position as usize, into);
+            }
         }
-        let range = self.slot_range(slot);
-        self.slots[range].copy_from_slice(snapshot);
+    }
+
+    /// Fills a cell from such bytes.
+    pub fn import(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {
+        let (got, want) = (bytes.len(), self.layout.cell_bytes(cell));
+        if got != want {
+            return Err(BackendError::CellSize { cell, got, want });
+        }
+        match cell {
+            Cell::Page(page) => self.import_page(page as usize, bytes),
+            Cell::Slot { slot, position } => {
+                let range = self.slot_range(slot as usize);
+                self.layout.import_slot(&mut self.slots[range], position as usize, bytes);
+            }
+        }
         Ok(())
     }
 
@@ -107,27 +123,21 @@ impl Caches {
     }
 
     /// One page of every layer in the contract's order: all heads' keys, then all heads' values.
-    pub fn snapshot_page(&self, page: usize) -> Vec<u8> {
+    fn export_page(&self, page: usize, out: &mut Vec<u8>) {
         let elem = self.layout.kv_types.k;
-        let mut out = Vec::with_capacity(self.layout.kv_bytes_per_token() * PAGE_TOKENS);
         for (layer, dims) in self.layout.kv_layers.iter().enumerate() {
             for [keys, _] in self.page_ranges(layer, page) {
-                transpose_keys(&self.pool[keys], elem, dims.head_dim, KeyOrder::Positions, &mut out);
+                transpose_keys(&self.pool[keys], elem, dims.head_dim, KeyOrder::Positions, out);
             }
             for [_, values] in self.page_ranges(layer, page) {
                 out.extend_from_slice(&self.pool[values]);
             }
         }
-        out
     }
 
     /// Overwrites a page.
-    pub fn restore_page(&mut self, page: usize, bytes: &[u8]) -> Result<(), BackendError> {
+    fn import_page(&mut self, page: usize, bytes: &[u8]) {
         let elem = self.layout.kv_types.k;
-        let want = self.layout.kv_bytes_per_token() * PAGE_TOKENS;
-        if bytes.len() != want {
-            return Err(BackendError::SnapshotSize { got: bytes.len(), want });
-        }
         let (mut rest, mut transposed) = (bytes, Vec::new());
         for layer in 0..self.layout.kv_layers.len() {
             let head_dim = self.layout.kv_layers[layer].head_dim;
@@ -143,7 +153,27 @@ impl Caches {
                 self.pool[values].copy_from_slice(own);
             }
         }
-        Ok(())
+    }
+
+    /// Copies a cell to another of its kind.
+    pub fn copy(&mut self, from: Cell, to: Cell) {
+        match (from, to) {
+            (Cell::Page(from), Cell::Page(to)) => {
+                for layer in 0..self.layout.kv_layers.len() {
+                    let ranges =
+                        |page: u32| self.page_ranges(layer, page as usize).flatten().collect::<Vec<_>>();
+                    let pairs = ranges(from).into_iter().zip(ranges(to));
+                    for (from, to) in pairs.collect::<Vec<_>>() {
+                        self.pool.copy_within(from, to.start);
+                    }
+                }
+            }
+            (Cell::Slot { slot: from, .. }, Cell::Slot { slot: to, .. }) => {
+                let (from, to) = (self.slot_range(from as usize), self.slot_range(to as usize));
+                self.slots.copy_within(from, to.start);
+            }
+            _ => unreachable!("a page is no slot"),
+        }
     }
 }
 

@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use mambo_kernel::{
-    AttentionDims, CacheLayout, Call, Elem, KernelRow, Op, Operand, PAGE_TOKENS, Phase, Place, Program, Rows,
-    Segment, SsmDims, StepInputs, ValueType,
+    AttentionDims, CacheLayout, Call, Elem, HiddenRows, KernelRow, Op, Operand, PAGE_TOKENS, Phase, Place,
+    Program, Rows, SSM_CHUNK, Segment, SsmDims, StepInputs, ValueType, mask_words,
 };
 
 /// What a call asks of the caches.
@@ -22,8 +22,10 @@ enum CacheNeed {
 pub(crate) struct StepNeeds {
     max_tokens: usize,
     max_wanted: usize,
-    /// Whether every sequence has one row.
-    single: bool,
+    /// Most rows of a segment.
+    max_rows: u32,
+    /// Tokens that are chosen from, if the program chooses.
+    choices: Option<usize>,
     /// Operands in the hidden rows.
     hidden: Vec<(usize, Operand)>,
     caches: Vec<CacheNeed>,
@@ -41,7 +43,12 @@ impl StepNeeds {
         StepNeeds {
             max_tokens: program.max_tokens,
             max_wanted: program.max_wanted,
-            single: program.phase == Phase::Decode,
+            max_rows: match program.phase {
+                Phase::Decode => 1,
+                Phase::Verify => SSM_CHUNK as u32,
+                Phase::Prefill => u32::MAX,
+            },
+            choices: program.chooser().map(|call| call.inputs[0].cols),
             hidden: program.calls.iter().flat_map(|call| &call.inputs).filter_map(hidden).collect(),
             caches: program.calls.iter().filter_map(cache_need).collect(),
             vocabulary,
@@ -59,7 +66,10 @@ impl StepNeeds {
         }
         for (offset, operand) in &self.hidden {
             let end = end(*offset, operand, operand.rows.count(tokens, wanted));
-            let bytes = step.hidden.len() * 4;
+            let HiddenRows::Given(given) = step.hidden else {
+                panic!("hidden rows are read, and none are given")
+            };
+            let bytes = given.len() * 4;
             assert!(end <= bytes, "hidden rows of {bytes} bytes, of which {end} are read");
         }
         let (mut kv, mut state) = (false, false);
@@ -77,6 +87,9 @@ impl StepNeeds {
             }
         }
         self.check_rows(step);
+        if let Some(vocabulary) = self.choices {
+            check_choices(step, vocabulary);
+        }
         if state {
             check_slots(step.segments, layout.slots, &mut marks.slots);
         }
@@ -90,7 +103,7 @@ impl StepNeeds {
         let mut rows = 0;
         for segment in step.segments {
             assert!(segment.first_row as usize == rows && segment.rows > 0, "segments must cover the rows");
-            assert!(segment.rows == 1 || !self.single, "a decode step has one row per sequence");
+            assert!(segment.rows <= self.max_rows, "a segment has more than {} rows", self.max_rows);
             let end = segment.position.checked_add(segment.rows);
             assert!(end.is_some(), "position {} is beyond counting", segment.position);
             rows += segment.rows as usize;
@@ -128,6 +141,18 @@ fn set(marks: &mut [u64], index: usize) -> bool {
     let clear = *word & bit == 0;
     *word |= bit;
     clear
+}
+
+/// Every wanted row says how its token is chosen, within the arrays it refers to.
+fn check_choices(step: &StepInputs, vocabulary: usize) {
+    let choose = &step.choose;
+    assert_eq!(choose.rows.len(), step.wanted.len(), "every wanted row says how its token is chosen");
+    for row in choose.rows {
+        let (start, end) = (row.adjustments.start, row.adjustments.end as usize);
+        assert!(start as usize <= end && end <= choose.adjustments.len(), "adjustments outside their array");
+        let masks = choose.masks.len() / mask_words(vocabulary);
+        assert!(row.mask.is_none_or(|mask| (mask as usize) < masks), "a mask outside its array");
+    }
 }
 
 fn check_slots(segments: &[Segment], slots: usize, marks: &mut [u64]) {
@@ -176,7 +201,7 @@ fn end(offset: usize, operand: &Operand, rows: usize) -> usize {
 /// Bytes of a row without what separates it from the next.
 fn row_bytes(operand: &Operand) -> usize {
     match operand.elem {
-        Elem::Q8 | Elem::BF16X2 => operand.elem.row_bytes(operand.cols),
+        Elem::Private(_) => operand.elem.packed_bytes(operand.cols),
         Elem::F32 | Elem::I32 => operand.cols.checked_mul(4).expect("a row is larger than memory"),
     }
 }
@@ -195,12 +220,11 @@ pub(crate) fn check_program(program: &Program, kernels: &[KernelRow]) {
         assert!(results.iter().copied().eq(call.outputs.iter().map(value_type)), "outputs of `{label}`");
         assert_eq!(call.weights.len(), call.op.weight_ports(&types).len(), "weights of `{label}`");
         for (port, input) in call.inputs.iter().enumerate() {
-            let want = match (call.op, port) {
-                (_, 0) => row.input,
-                (Op::MoeMatmul { .. } | Op::GatherRows, 1) => Elem::I32,
-                _ => Elem::F32,
-            };
-            assert!(input.elem == want, "input {port} of `{label}` is {}", input.elem.name());
+            assert!(input.elem == row.inputs[port], "input {port} of `{label}` is {}", input.elem.name());
+        }
+        if let (Some(rounded), Some(plain)) = (&call.rounded, call.outputs.first()) {
+            let fits = (rounded.rows, rounded.cols) == (plain.rows, plain.cols) && rounded.elem.is_private();
+            assert!(fits, "the rounded output of `{label}`");
         }
         check_overlap(program, call);
     }
@@ -211,7 +235,7 @@ pub(crate) fn check_program(program: &Program, kernels: &[KernelRow]) {
 
 fn check_overlap(program: &Program, call: &Call) {
     let label = &call.label;
-    let outputs = call.outputs.iter().map(|output| {
+    let outputs = call.outputs.iter().chain(&call.rounded).map(|output| {
         assert!(output.stride_bytes >= row_bytes(output), "rows that `{label}` writes overlap");
         arena_range(program, output).unwrap_or_else(|| panic!("an output of `{label}` is not in the arena"))
     });

@@ -4,13 +4,14 @@
 
 #![allow(clippy::needless_range_loop, reason = "kernels index several arrays by one lane, row or tile")]
 
+mod activation;
 mod backend;
 mod bandwidth;
 mod barriers;
 mod cache;
 mod check;
+mod host_memory;
 mod isa;
-mod joined;
 mod kernels;
 mod memory;
 mod run;

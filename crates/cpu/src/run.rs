@@ -5,28 +5,30 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use mambo_kernel::{BackendError, CallTime, Operand, Program, StepInputs};
+use mambo_kernel::{BackendError, CallTime, Program, StepInputs, StepShape};
 
-use crate::barriers::{Barriers, CallSchedule};
+use crate::barriers::{CallSchedule, schedule};
 use crate::cache::Caches;
 use crate::check::StepNeeds;
 use crate::kernels::{Cx, Kernel, PHASES, Scratch, ScratchNeed};
 use crate::memory::Buffer;
 use crate::shared::SharedSlice;
 use crate::team::{Barrier, Team};
-use crate::thread_count::CallCosts;
+use crate::thread_count::SerialCosts;
 
 /// A program ready to run.
 pub(crate) struct Compiled {
     pub program: Program,
-    /// None where the call before does it too.
-    pub kernels: Vec<Option<Box<dyn Kernel>>>,
+    kernels: Vec<Box<dyn Kernel>>,
+    /// Which calls one thread may run.
+    may_run_alone: Vec<bool>,
     needs: StepNeeds,
-    barriers: Barriers,
     /// None where all threads run every step.
-    costs: Option<CallCosts>,
-    /// Schedule of the running step.
+    costs: Option<SerialCosts>,
+    /// Tokens and wanted rows of the step before, and its schedule.
+    scheduled_for: (usize, usize),
     schedule: Vec<CallSchedule>,
+    barrier_count: usize,
     /// Counters of every call, set to zero before each step.
     counters: Vec<[AtomicUsize; PHASES]>,
     pub times: Vec<CallTime>,
@@ -36,23 +38,30 @@ impl Compiled {
     /// A checked program with its kernels; `vocabulary` rows are in its smallest table.
     pub fn new(
         program: Program,
-        kernels: Vec<Option<Box<dyn Kernel>>>,
-        roundings: &[Option<Operand>],
+        kernels: Vec<Box<dyn Kernel>>,
+        may_run_alone: Vec<bool>,
         vocabulary: usize,
-        costs: Option<CallCosts>,
+        costs: Option<SerialCosts>,
     ) -> Compiled {
-        let needs = StepNeeds::of(&program, vocabulary);
-        let counters = kernels.iter().map(|_| Default::default()).collect();
-        let times = vec![CallTime::default(); kernels.len()];
-        let barriers = Barriers::of(&program, roundings);
-        let schedule = Vec::with_capacity(kernels.len());
-        Compiled { program, kernels, needs, barriers, costs, schedule, counters, times }
+        let count = kernels.len();
+        Compiled {
+            needs: StepNeeds::of(&program, vocabulary),
+            counters: kernels.iter().map(|_| Default::default()).collect(),
+            times: vec![CallTime::default(); count],
+            schedule: Vec::with_capacity(count),
+            scheduled_for: (usize::MAX, usize::MAX),
+            barrier_count: 0,
+            program,
+            kernels,
+            may_run_alone,
+            costs,
+        }
     }
 
     /// Scratch memory the program needs.
     pub fn scratch(&self) -> ScratchNeed {
         let tokens = self.program.max_tokens.max(self.program.max_wanted);
-        self.kernels.iter().flatten().fold(ScratchNeed::default(), |need, k| need.or(k.scratch(tokens)))
+        self.kernels.iter().fold(ScratchNeed::default(), |need, k| need.or(k.scratch(tokens)))
     }
 }
 
@@ -119,12 +128,15 @@ impl Compiled {
         for counter in self.counters.iter().flatten() {
             counter.store(0, Ordering::Relaxed);
         }
-        let (tokens, wanted) = (step.token_ids.len(), step.wanted.len());
-        self.barriers.schedule(&self.program, tokens, wanted, &mut self.schedule);
+        let size = (step.token_ids.len(), step.wanted.len());
+        if self.scheduled_for != size {
+            schedule(&self.program, &self.may_run_alone, size, &mut self.schedule);
+            self.barrier_count = self.schedule.iter().filter(|call| call.needs_barrier).count();
+            self.scheduled_for = size;
+        }
         let schedule = &self.schedule;
-        let barrier_count = schedule.iter().filter(|call| call.needs_barrier).count();
-        let threads = match &self.costs {
-            Some(costs) => costs.threads(step, barrier_count, resources.team.size()),
+        let threads = match &mut self.costs {
+            Some(costs) => costs.threads(StepShape::of(step), self.barrier_count, resources.team.size()),
             None => resources.team.size(),
         };
         let arena = SharedSlice::new(resources.arena);
@@ -139,7 +151,6 @@ impl Compiled {
             // SAFETY: only this thread uses this entry.
             let scratch = unsafe { &mut *per_thread.of(thread) };
             for (index, (kernel, counters)) in kernels.iter().zip(counters).enumerate() {
-                let Some(kernel) = kernel else { continue };
                 let CallSchedule { needs_barrier, is_single_threaded } = schedule[index];
                 let begin = (thread == 0 && times.is_some()).then(Instant::now);
                 if needs_barrier {

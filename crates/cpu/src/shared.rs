@@ -8,8 +8,9 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use bytemuck::{Pod, Zeroable};
-use mambo_kernel::{BF16X2_COLS, Elem, Operand, Q8_BLOCK, Q8_BLOCK_BYTES};
+use mambo_kernel::{Elem, Operand};
+
+use crate::activation::{self, BLOCK, PAIR_COLS, Q8Block};
 
 use crate::memory::{Buffer, Plain};
 
@@ -53,22 +54,26 @@ impl<'a, T: Plain> SharedSlice<'a, T> {
     }
 }
 
-/// A block of 8-bit activations as it stands in memory.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct Q8Block {
-    /// Codes, four to a word: a word is what instructions spread over a vector.
-    pub codes: [i32; Q8_BLOCK / 4],
-    pub scale: f32,
-    /// -128 times the sum of all codes.
-    pub offset: i32,
-    /// -128 times the sum of the first half.
-    pub half_offset: i32,
-    /// The bits of the float `Q8_ANCHOR + offset`.
-    pub start: i32,
+/// What the elements of a view are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    F32,
+    I32,
+    Q8,
+    Bf16x2,
 }
 
-const _: () = assert!(size_of::<Q8Block>() == Q8_BLOCK_BYTES && align_of::<Q8Block>() == 4);
+impl Form {
+    fn of(elem: Elem) -> Form {
+        match elem {
+            Elem::F32 => Form::F32,
+            Elem::I32 => Form::I32,
+            elem if elem == activation::Q8 => Form::Q8,
+            elem if elem == activation::BF16X2 => Form::Bf16x2,
+            Elem::Private(other) => unreachable!("{other:?} is another backend's type"),
+        }
+    }
+}
 
 /// An operand of the running call: rows at a stride.
 #[derive(Clone, Copy)]
@@ -77,7 +82,7 @@ pub(crate) struct View<'a> {
     rows: usize,
     cols: usize,
     stride_bytes: usize,
-    elem: Elem,
+    form: Form,
     borrow: PhantomData<&'a [u8]>,
 }
 
@@ -97,19 +102,19 @@ impl<'a> View<'a> {
 
     fn of(start: *mut u8, len: usize, offset: usize, operand: &Operand, rows: usize) -> Self {
         let (elem, cols, stride_bytes) = (operand.elem, operand.cols, operand.stride_bytes);
-        let row_bytes = if elem.is_rounded() { elem.row_bytes(cols) } else { 4 * cols };
+        let row_bytes = elem.packed_bytes(cols);
         let end = if rows == 0 { offset } else { offset + (rows - 1) * stride_bytes + row_bytes };
         assert!(end <= len, "operand at {offset} ends at {end}, beyond the {len} bytes there are");
         assert!(offset.is_multiple_of(4) && stride_bytes.is_multiple_of(4), "operand is not aligned");
         // SAFETY: the offset was just checked.
         let start = unsafe { start.add(offset) };
-        View { start, rows, cols, stride_bytes, elem, borrow: PhantomData }
+        View { start, rows, cols, stride_bytes, form: Form::of(elem), borrow: PhantomData }
     }
 
     /// A column of indices of the caller; never written.
     pub fn indices(values: &'a [u32]) -> Self {
         let start = values.as_ptr().cast_mut().cast();
-        View { start, rows: values.len(), cols: 1, stride_bytes: 4, elem: Elem::I32, borrow: PhantomData }
+        View { start, rows: values.len(), cols: 1, stride_bytes: 4, form: Form::I32, borrow: PhantomData }
     }
 
     /// Rows of the running step.
@@ -123,8 +128,8 @@ impl<'a> View<'a> {
     }
 
     /// What its elements are.
-    pub fn elem(&self) -> Elem {
-        self.elem
+    pub fn form(&self) -> Form {
+        self.form
     }
 
     /// Elements per row.
@@ -132,9 +137,9 @@ impl<'a> View<'a> {
         self.cols
     }
 
-    fn row_start(&self, row: usize, elem: Elem) -> *mut u8 {
+    fn row_start(&self, row: usize, form: Form) -> *mut u8 {
         assert!(row < self.rows, "row {row} of {}", self.rows);
-        assert!(self.elem == elem, "a row of {} read as {}", self.elem.name(), elem.name());
+        assert!(self.form == form, "a row of {:?} read as {form:?}", self.form);
         // SAFETY: the whole view was checked when it was made.
         unsafe { self.start.add(row * self.stride_bytes) }
     }
@@ -143,27 +148,27 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub fn row(&self, row: usize) -> &'a [f32] {
         // SAFETY: in bounds and aligned; inputs are not written while a call runs.
-        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::F32).cast(), self.cols) }
+        unsafe { std::slice::from_raw_parts(self.row_start(row, Form::F32).cast(), self.cols) }
     }
 
     /// A row of indices.
     #[inline(always)]
     pub fn index_row(&self, row: usize) -> &'a [u32] {
         // SAFETY: as above; every bit pattern is an index.
-        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::I32).cast(), self.cols) }
+        unsafe { std::slice::from_raw_parts(self.row_start(row, Form::I32).cast(), self.cols) }
     }
 
     /// A row of 8-bit blocks.
     #[inline(always)]
     pub fn q8_row(&self, row: usize) -> &'a [Q8Block] {
-        let blocks = self.cols.div_ceil(Q8_BLOCK);
+        let blocks = self.cols.div_ceil(BLOCK);
         // SAFETY: as above; rows start on a multiple of four bytes.
-        unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::Q8).cast(), blocks) }
+        unsafe { std::slice::from_raw_parts(self.row_start(row, Form::Q8).cast(), blocks) }
     }
 
     /// Pairs of columns in each half of a row of two parts.
     fn pairs(&self) -> usize {
-        self.cols.next_multiple_of(BF16X2_COLS) / 2
+        self.cols.next_multiple_of(PAIR_COLS) / 2
     }
 
     /// The upper and the lower parts of a row, in pairs of columns.
@@ -172,7 +177,7 @@ impl<'a> View<'a> {
         let pairs = self.pairs();
         // SAFETY: as above; rows start on a multiple of four bytes.
         let words =
-            unsafe { std::slice::from_raw_parts(self.row_start(row, Elem::BF16X2).cast(), 2 * pairs) };
+            unsafe { std::slice::from_raw_parts(self.row_start(row, Form::Bf16x2).cast(), 2 * pairs) };
         let (upper, lower) = words.split_at(pairs);
         [upper, lower]
     }
@@ -180,7 +185,7 @@ impl<'a> View<'a> {
     /// One value of a row of floats, whole or in parts.
     #[inline(always)]
     pub fn value(&self, row: usize, col: usize) -> f32 {
-        if self.elem == Elem::F32 {
+        if self.form == Form::F32 {
             return self.row(row)[col];
         }
         let [upper, lower] = self.parts_row(row).map(|part| {
@@ -200,7 +205,7 @@ impl<'a> View<'a> {
         assert!(cols.start <= cols.end && cols.end <= self.cols, "columns outside the operand");
         // SAFETY: in bounds; the caller vouches for the rest.
         unsafe {
-            let start = self.row_start(row, Elem::F32).cast::<f32>().add(cols.start);
+            let start = self.row_start(row, Form::F32).cast::<f32>().add(cols.start);
             std::slice::from_raw_parts_mut(start, cols.len())
         }
     }
@@ -212,7 +217,7 @@ impl<'a> View<'a> {
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn index_row_mut(&self, row: usize) -> &'a mut [u32] {
         // SAFETY: in bounds; the caller vouches for the rest.
-        unsafe { std::slice::from_raw_parts_mut(self.row_start(row, Elem::I32).cast(), self.cols) }
+        unsafe { std::slice::from_raw_parts_mut(self.row_start(row, Form::I32).cast(), self.cols) }
     }
 
     /// The upper and the lower parts of a row, to write.
@@ -224,7 +229,7 @@ impl<'a> View<'a> {
         let pairs = self.pairs();
         // SAFETY: in bounds; the caller vouches for the rest.
         let words = unsafe {
-            std::slice::from_raw_parts_mut(self.row_start(row, Elem::BF16X2).cast::<i32>(), 2 * pairs)
+            std::slice::from_raw_parts_mut(self.row_start(row, Form::Bf16x2).cast::<i32>(), 2 * pairs)
         };
         let (upper, lower) = words.split_at_mut(pairs);
         [upper, lower]
@@ -236,11 +241,11 @@ impl<'a> View<'a> {
     /// As for [`View::cols_mut`].
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn q8_blocks_mut(&self, row: usize, first: usize, count: usize) -> &'a mut [Q8Block] {
-        let blocks = self.cols.div_ceil(Q8_BLOCK);
+        let blocks = self.cols.div_ceil(BLOCK);
         assert!(first <= blocks, "blocks outside the operand");
         // SAFETY: in bounds; the caller vouches for the rest.
         unsafe {
-            let start = self.row_start(row, Elem::Q8).cast::<Q8Block>().add(first);
+            let start = self.row_start(row, Form::Q8).cast::<Q8Block>().add(first);
             std::slice::from_raw_parts_mut(start, count.min(blocks - first))
         }
     }

@@ -4,9 +4,8 @@
 //! Nothing here hands vectors to a closure: it would be compiled for itself, without the features of the
 //! function that the rest is inlined into.
 
-use mambo_kernel::Q8_BLOCK;
 use mambo_kernel::rounding::{
-    E4M3_MAX, E4M3_MIN_NORMAL, F16_MAX, F16_MIN_NORMAL, MIX, Q8_MAX, SPREAD, q8_inverse, q8_scale,
+    E4M3_MAX, E4M3_MIN_NORMAL, F16_MAX, F16_MIN_NORMAL, KV_BLOCK, MIX, Q8_MAX, SPREAD, q8_inverse, q8_scale,
 };
 
 use crate::simd::{LANES, Simd, part, vectors};
@@ -195,7 +194,7 @@ pub(crate) fn store_e4m3<S: Simd>(v: S::F, out: &mut [u8; LANES]) {
 
 /// Codes of up to 32 values and their scale: `rounding::q8_block`.
 #[inline(always)]
-pub(crate) fn store_q8<S: Simd>(x: &[f32], codes: &mut [u8; Q8_BLOCK]) -> u16 {
+pub(crate) fn store_q8<S: Simd>(x: &[f32], codes: &mut [u8; KV_BLOCK]) -> u16 {
     let (mut largest, mut poison) = (S::zero(), S::zero());
     for i in 0..vectors(x.len()) {
         let v = S::load_part(part(x, i));
@@ -251,9 +250,9 @@ mod tests {
     #[test]
     fn blocks_round_as_their_definition_does() {
         let all: Vec<f32> = values().flatten().collect();
-        for (i, x) in all.chunks(Q8_BLOCK).enumerate() {
+        for (i, x) in all.chunks(KV_BLOCK).enumerate() {
             let x = &x[..1 + i % x.len()];
-            let (mut got, mut want) = ([0; Q8_BLOCK], [0; Q8_BLOCK]);
+            let (mut got, mut want) = ([0; KV_BLOCK], [0; KV_BLOCK]);
             let scale = store_q8::<Portable>(x, &mut got);
             assert_eq!(scale, rounding::q8_block(x, &mut want[..x.len()]), "{x:?}");
             assert_eq!(got[..x.len()], want[..x.len()], "{x:?}");

@@ -21,7 +21,7 @@ mod value;
 
 pub use backend::{
     Accepts, Arithmetic, Backend, BackendError, CacheTypes, CallTime, KernelRow, MemoryBudget, ProgramId,
-    Rounds, Site, Ticket, Wait, WeightSource,
+    Rounds, Site, Ticket, Wait, WeightError, WeightPart, WeightSource,
 };
 pub use cache::{CacheLayout, PAGE_TOKENS, Rollback, SSM_CHUNK, SlotLayout};
 pub use cache_elem::{KvElem, KvScale, KvTypes, StateElem};

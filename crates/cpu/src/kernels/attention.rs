@@ -9,12 +9,14 @@
 //! Bytes: the pages once per item; FLOPs: 4 per query, position and channel.
 #![allow(unsafe_code)]
 
-use mambo_kernel::{AttentionDims, KvElem, Operand, PAGE_TOKENS, Segment};
+use mambo_kernel::{AttentionDims, KvElem, Op, OpKind, Operand, PAGE_TOKENS, Segment};
 
 use super::attention_block::{Block, Running, SHARED, Softmax, Total, finish};
 use super::attention_split::SplitAttention;
+use super::declaration::{Binding, Declaration};
 use super::kv_page::HeadFormat;
 use super::{Cx, Scratch, ScratchNeed, Work};
+use crate::isa::Isa;
 use crate::shared::View;
 use crate::simd::{Simd, part, part_mut, vectors};
 use crate::stored::{F16, F32, Stored};
@@ -327,4 +329,22 @@ impl Work for Attention {
         let (floats, shared) = (AttentionScratch::floats(head_dim), SplitAttention::floats(head_dim));
         ScratchNeed { floats, shared, ..ScratchNeed::default() }
     }
+}
+
+/// Operations per second of one thread, which has exponentials between its products.
+const FLOPS: f64 = 20e9;
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| match b.call.op {
+        Op::Attention(dims) => b.kernel(Attention {
+            q: b.x(),
+            k: b.input(1),
+            v: b.input(2),
+            out: b.out(),
+            dims,
+            layer: b.layer(),
+        }),
+        _ => b.wrong_op(),
+    };
+    vec![Declaration::new(isa, OpKind::Attention, "f32", bind).shared(FLOPS)]
 }

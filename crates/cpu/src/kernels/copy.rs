@@ -1,9 +1,11 @@
 //! `concat` and `gather_rows`: rows copied to another place. An item is an output row.
 #![allow(unsafe_code)]
 
-use mambo_kernel::Operand;
+use mambo_kernel::{OpKind, Operand};
 
+use super::declaration::{Binding, Declaration};
 use super::{Cx, Scratch, Work};
+use crate::isa::Isa;
 use crate::simd::Simd;
 
 pub(crate) struct Concat {
@@ -42,4 +44,13 @@ impl Work for GatherRows {
             unsafe { out.cols_mut(row, 0..x.cols()) }.copy_from_slice(x.row(from));
         }
     }
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let concat = |b: &Binding| b.kernel(Concat { a: b.x(), b: b.input(1), out: b.out() });
+    let gather = |b: &Binding| b.kernel(GatherRows { x: b.x(), wanted: b.input(1), out: b.out() });
+    vec![
+        Declaration::new(isa, OpKind::Concat, "f32", concat),
+        Declaration::new(isa, OpKind::GatherRows, "f32", gather),
+    ]
 }

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use mambo_kernel::Operand;
+use mambo_kernel::{OpKind, Operand};
 use mambo_tensor::{DType, decode_row};
 
+use super::declaration::{Binding, Declaration, WeightForm};
 use super::{Cx, Scratch, Work};
+use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::simd::Simd;
 
@@ -46,4 +48,9 @@ impl Work for Embed {
             }
         }
     }
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| b.kernel(Embed { ids: b.x(), out: b.out(), table: b.table(0, b.out().cols)? });
+    vec![Declaration::new(isa, OpKind::Embed, "f32", bind).holding(WeightForm::Table)]
 }

@@ -4,11 +4,13 @@
 
 use std::sync::Arc;
 
-use mambo_kernel::Operand;
+use mambo_kernel::{Elem, Op, OpKind, Operand, Site};
 
-use super::quantize::round_blocks;
+use super::declaration::{Binding, Declaration};
+use super::quantize::{can_round_groups, round_blocks};
 use super::rms_norm::normalize;
 use super::{Cx, Scratch, ScratchNeed, Work};
+use crate::isa::Isa;
 use crate::simd::{Math, Simd, part, part_mut, vectors};
 
 pub(crate) struct GatedGroupNorm {
@@ -63,4 +65,19 @@ impl Work for GatedGroupNorm {
     fn scratch(&self, _: usize) -> ScratchNeed {
         ScratchNeed { floats: self.y.cols / self.groups.max(1), ..ScratchNeed::default() }
     }
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| match b.call.op {
+        Op::GatedGroupNorm { groups, eps } => {
+            let (weight, rounded) = (b.vector(0, b.x().cols)?, b.call.rounded);
+            b.kernel(GatedGroupNorm { y: b.x(), z: b.input(1), out: b.out(), rounded, weight, groups, eps })
+        }
+        _ => b.wrong_op(),
+    };
+    let rounds = |site: &Site, to: Elem| match site.op {
+        Op::GatedGroupNorm { groups, .. } => can_round_groups(site.input_cols(), *groups, to),
+        _ => false,
+    };
+    vec![Declaration::new(isa, OpKind::GatedGroupNorm, "f32", bind).offering(|row| row.rounding(rounds))]
 }

@@ -3,7 +3,8 @@
 //! Keys stand as codes `[channel][position]` and scales `[block][position]`, values as codes
 //! `[position][channel]` and scales `[position][block]`.
 
-use mambo_kernel::{KvElem, PAGE_TOKENS, Q8_BLOCK};
+use mambo_kernel::rounding::KV_BLOCK;
+use mambo_kernel::{KvElem, PAGE_TOKENS};
 
 use crate::simd::{LANES, Simd, part, part_mut, vectors};
 use crate::stored::{Bf16, E4m3, F16, F32, Stored, store_bf16, store_e4m3, store_q8};
@@ -18,7 +19,7 @@ pub(super) struct HeadFormat {
 }
 
 /// Bytes of a block of the widest type.
-type BlockBytes = [u8; 4 * Q8_BLOCK];
+type BlockBytes = [u8; 4 * KV_BLOCK];
 
 impl HeadFormat {
     /// Bytes of all codes; scales follow.
@@ -32,10 +33,10 @@ impl HeadFormat {
     pub fn store_keys<S: Simd>(&self, x: &[f32], at: usize, page: &mut [u8]) {
         let width = self.elem.code_bytes();
         let (codes, scales) = page.split_at_mut(self.codes());
-        for (block, x) in x.chunks(Q8_BLOCK).enumerate() {
-            let mut bytes = [0; 4 * Q8_BLOCK];
+        for (block, x) in x.chunks(KV_BLOCK).enumerate() {
+            let mut bytes = [0; 4 * KV_BLOCK];
             let scale = self.narrow::<S>(x, &mut bytes);
-            let columns = &mut codes[block * Q8_BLOCK * PAGE_TOKENS * width..];
+            let columns = &mut codes[block * KV_BLOCK * PAGE_TOKENS * width..];
             match width {
                 1 => scatter::<1>(&bytes, x.len(), at, columns),
                 2 => scatter::<2>(&bytes, x.len(), at, columns),
@@ -53,10 +54,10 @@ impl HeadFormat {
         let width = self.elem.code_bytes();
         let (codes, scales) = page.split_at_mut(self.codes());
         let blocks = self.elem.scales(self.head_dim);
-        for (block, x) in x.chunks(Q8_BLOCK).enumerate() {
-            let mut bytes = [0; 4 * Q8_BLOCK];
+        for (block, x) in x.chunks(KV_BLOCK).enumerate() {
+            let mut bytes = [0; 4 * KV_BLOCK];
             let scale = self.narrow::<S>(x, &mut bytes);
-            let start = (at * self.head_dim + block * Q8_BLOCK) * width;
+            let start = (at * self.head_dim + block * KV_BLOCK) * width;
             codes[start..][..x.len() * width].copy_from_slice(&bytes[..x.len() * width]);
             if let Some(scale) = scale {
                 scales[2 * (at * blocks + block)..][..2].copy_from_slice(&scale.to_le_bytes());
@@ -99,7 +100,7 @@ impl HeadFormat {
         if self.elem != KvElem::Q8 {
             return self.widen_floats::<S>(page, out);
         }
-        const BLOCK: usize = Q8_BLOCK * PAGE_TOKENS;
+        const BLOCK: usize = KV_BLOCK * PAGE_TOKENS;
         let (codes, scales) = page.split_at(self.codes());
         let blocks = codes.chunks(BLOCK).zip(out.chunks_mut(BLOCK));
         for ((codes, out), scales) in blocks.zip(scales.as_chunks::<{ 2 * PAGE_TOKENS }>().0) {
@@ -125,11 +126,11 @@ impl HeadFormat {
         let (codes, scales) = page.split_at(self.codes());
         let scales = scales.as_chunks::<2>().0.chunks_exact(self.elem.scales(n));
         for ((codes, scales), out) in codes.chunks_exact(n).zip(scales).zip(out.chunks_exact_mut(n)) {
-            let blocks = codes.chunks(Q8_BLOCK).zip(out.chunks_mut(Q8_BLOCK));
+            let blocks = codes.chunks(KV_BLOCK).zip(out.chunks_mut(KV_BLOCK));
             for ((codes, out), scale) in blocks.zip(scales) {
                 // A bf16 is the upper half of an f32.
                 let scale = S::splat(f32::from_bits(u32::from(u16::from_le_bytes(*scale)) << 16));
-                let mut whole = [0; Q8_BLOCK];
+                let mut whole = [0; KV_BLOCK];
                 let codes = match codes.first_chunk() {
                     Some(full) => full,
                     None => {
@@ -139,7 +140,7 @@ impl HeadFormat {
                 };
                 let [low, high] = codes.as_chunks::<LANES>().0 else { unreachable!("32 codes") };
                 let (low, high) = (S::mul(S::load_i8(low), scale), S::mul(S::load_i8(high), scale));
-                if let Some(full) = out.first_chunk_mut::<Q8_BLOCK>() {
+                if let Some(full) = out.first_chunk_mut::<KV_BLOCK>() {
                     S::store_part(low, part_mut(full, 0));
                     S::store_part(high, part_mut(full, 1));
                 } else {

@@ -8,9 +8,11 @@
 mod attention;
 mod attention_block;
 mod attention_split;
+mod choose;
 mod copy;
+pub(crate) mod declaration;
 mod each_row;
-mod embed;
+pub(crate) mod embed;
 mod gated_group_norm;
 mod kv_page;
 pub(crate) mod matmul;
@@ -25,13 +27,13 @@ mod ssm_dt;
 mod ssm_head;
 mod ssm_scan;
 mod ssm_step;
-pub(crate) mod table;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mambo_kernel::{Operand, Place, StepInputs};
+use mambo_kernel::{HiddenRows, Operand, Place, StepInputs};
 
+use self::declaration::Declaration;
 use crate::cache::CacheViews;
 use crate::isa::{Isa, Vectorized};
 use crate::memory::Buffer;
@@ -70,7 +72,10 @@ impl<'a> Cx<'a> {
             Place::Arena(offset) => View::arena(&self.arena, offset, operand, rows),
             Place::TokenIds => View::indices(self.step.token_ids),
             Place::Wanted => View::indices(self.step.wanted),
-            Place::Hidden(offset) => View::given(self.step.hidden, offset, operand, rows),
+            Place::Hidden(offset) => match self.step.hidden {
+                HiddenRows::Given(hidden) => View::given(hidden, offset, operand, rows),
+                _ => unreachable!("hidden rows are resolved before a step runs"),
+            },
         }
     }
 
@@ -236,6 +241,29 @@ impl<W: Work> Kernel for Bound<W> {
     fn scratch(&self, max_tokens: usize) -> ScratchNeed {
         self.work.scratch(max_tokens)
     }
+}
+
+/// Every kernel of an instruction set.
+pub(crate) fn declarations(isa: Isa) -> Vec<Declaration> {
+    let ops: [fn(Isa) -> Vec<Declaration>; 16] = [
+        embed::declare,
+        rms_norm::declare,
+        matmul::declare,
+        pointwise::declare,
+        copy::declare,
+        ssm_conv::declare,
+        ssm_dt::declare,
+        ssm_scan::declare,
+        gated_group_norm::declare,
+        ssm_step::declare,
+        attention::declare,
+        moe_route::declare,
+        moe_matmul::declare,
+        moe_combine::declare,
+        choose::declare,
+        quantize::declare,
+    ];
+    ops.into_iter().flat_map(|declare| declare(isa)).collect()
 }
 
 /// Binds work to an instruction set.

@@ -2,9 +2,11 @@
 //! a block of columns of a token; 4 bytes per value of x.
 #![allow(unsafe_code)]
 
-use mambo_kernel::Operand;
+use mambo_kernel::{Op, OpKind, Operand};
 
+use super::declaration::{Binding, Declaration};
 use super::{Cx, Scratch, Work};
+use crate::isa::Isa;
 use crate::simd::{LANES, Simd};
 
 /// Columns of an item.
@@ -44,4 +46,15 @@ impl Work for MoeCombine {
             }
         }
     }
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| match b.call.op {
+        Op::MoeCombine { top_k, residual } => {
+            let residual = residual.then(|| b.input(2));
+            b.kernel(MoeCombine { x: b.x(), weights: b.input(1), residual, out: b.out(), top_k })
+        }
+        _ => b.wrong_op(),
+    };
+    vec![Declaration::new(isa, OpKind::MoeCombine, "f32", bind)]
 }

@@ -6,15 +6,18 @@
 
 use std::sync::Arc;
 
-use mambo_kernel::{Epilogue, Operand};
+use mambo_kernel::{Epilogue, Op, OpKind, Operand};
 
-use super::matmul::{Multiplier, Packed, RowCounts, Task, TaskRows, TaskScratch, multiplier};
+use super::declaration::{Binding, Declaration};
+use super::matmul::{
+    Multiplier, Packed, RowCounts, Task, TaskRows, TaskScratch, declare_products, multiplier,
+};
 use super::{Cx, Kernel, Scratch, ScratchNeed};
 use crate::isa::Isa;
 use crate::shared::View;
 
 /// A call's parts.
-pub(crate) struct MoeMatmulCall {
+struct MoeMatmulCall {
     pub weight: Arc<Packed>,
     pub x: Operand,
     pub ids: Operand,
@@ -28,12 +31,6 @@ pub(crate) struct MoeMatmulCall {
 struct MoeMatmul {
     call: MoeMatmulCall,
     multiplier: Box<dyn Multiplier>,
-}
-
-/// Binds a call to the multiplier of its weight's type.
-pub(crate) fn prepare(isa: Isa, call: MoeMatmulCall) -> Box<dyn Kernel> {
-    let multiplier = multiplier(isa, call.weight.dtype());
-    Box::new(MoeMatmul { call, multiplier })
 }
 
 /// Sorts pairs by expert. `starts[e]..starts[e + 1]` are the pairs of expert `e` in `pairs`.
@@ -119,4 +116,18 @@ impl Kernel for MoeMatmul {
         let need = self.multiplier.scratch_need(self.call.weight.cols(), pairs);
         ScratchNeed { words: self.call.weight.experts() + 1 + pairs + need.words, ..need }
     }
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| match b.call.op {
+        Op::MoeMatmul { experts, top_k, out: rows, epilogue } => {
+            let weight = b.packed(0, [experts, rows, b.x().cols], super::matmul::activations(b))?;
+            let multiplier = multiplier(b.isa, weight.dtype());
+            let (ids, rounded) = (b.input(1), b.call.rounded);
+            let call = MoeMatmulCall { weight, x: b.x(), ids, out: b.out(), rounded, top_k, epilogue };
+            Ok(Box::new(MoeMatmul { call, multiplier }) as Box<dyn Kernel>)
+        }
+        _ => b.wrong_op(),
+    };
+    declare_products(isa, OpKind::MoeMatmul, bind)
 }

@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 
-use mambo_kernel::{Operand, RouteDims};
+use mambo_kernel::{Op, OpKind, Operand, RouteDims, Site};
 
+use super::declaration::{Binding, Declaration};
 use super::{Cx, Scratch, ScratchNeed, Work};
+use crate::isa::Isa;
 use crate::simd::{Math, Simd, part, part_mut, vectors};
 
 pub(crate) struct MoeRoute {
@@ -106,6 +108,21 @@ impl Work for MoeRoute {
 
 /// Most groups a router may keep.
 pub(crate) const MAX_GROUPS: usize = 256;
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| match b.call.op {
+        Op::MoeRoute(route) => {
+            let (bias, weights) = (b.vector(0, route.experts)?, b.call.outputs[1]);
+            b.kernel(MoeRoute { logits: b.x(), ids: b.out(), weights, bias, route })
+        }
+        _ => b.wrong_op(),
+    };
+    let accepts = |site: &Site| match site.op {
+        Op::MoeRoute(route) => route.top_groups <= MAX_GROUPS && route.top_k <= route.experts,
+        _ => false,
+    };
+    vec![Declaration::new(isa, OpKind::MoeRoute, "f32", bind).offering(|row| row.accepting(accepts))]
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,9 +1,11 @@
 //! `add` and `relu2`: one output value from the values at the same place. An item is a row.
 #![allow(unsafe_code)]
 
-use mambo_kernel::Operand;
+use mambo_kernel::{OpKind, Operand};
 
+use super::declaration::{Binding, Declaration};
 use super::{Cx, Scratch, Work};
+use crate::isa::Isa;
 use crate::simd::{Math, Simd, part, part_mut, vectors};
 
 pub(crate) struct Add {
@@ -46,4 +48,10 @@ impl Work for Relu2 {
             }
         }
     }
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let add = |b: &Binding| b.kernel(Add { a: b.x(), b: b.input(1), out: b.out() });
+    let relu2 = |b: &Binding| b.kernel(Relu2 { x: b.x(), out: b.out() });
+    vec![Declaration::new(isa, OpKind::Add, "f32", add), Declaration::new(isa, OpKind::Relu2, "f32", relu2)]
 }

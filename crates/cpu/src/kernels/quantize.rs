@@ -5,15 +5,18 @@
 //! rows or groups of columns, call the same functions for what they have just written (`joined.rs`).
 #![allow(unsafe_code)]
 
-use mambo_kernel::{BF16X2_LEAST, Elem, Operand, Q8_ANCHOR, Q8_BLOCK};
+use mambo_kernel::{Elem, Op, OpKind, Operand, Site};
 
+use super::declaration::{Bind, Binding, Declaration};
 use super::{Cx, Scratch, Work};
-use crate::shared::{Q8Block, View};
+use crate::activation::{self, ANCHOR, BLOCK, PAIR_LEAST, Q8Block};
+use crate::isa::Isa;
+use crate::shared::{Form, View};
 use crate::simd::{LANES, Simd};
 use crate::stored::store_bf16;
 
 /// Columns of an item: enough blocks to be worth taking.
-const COLUMNS: usize = 64 * Q8_BLOCK;
+const COLUMNS: usize = 64 * BLOCK;
 
 pub(crate) struct Quantize {
     pub x: Operand,
@@ -32,7 +35,7 @@ fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
     let v = [S::load_part(low), S::load_part(high)];
     let amax = S::max_lane(S::max(abs::<S>(v[0]), abs::<S>(v[1])));
     let inverse = S::splat(if amax > 0.0 { 127.0 / amax } else { 0.0 });
-    let bytes: &mut [u8; Q8_BLOCK] = bytemuck::cast_mut(&mut out.codes);
+    let bytes: &mut [u8; BLOCK] = bytemuck::cast_mut(&mut out.codes);
     let (halves, _) = bytes.as_chunks_mut::<LANES>();
     let mut sums = [0; 2];
     for i in 0..2 {
@@ -45,7 +48,7 @@ fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
     out.scale = amax / 127.0;
     out.offset = -128 * (sums[0] + sums[1]);
     out.half_offset = -128 * sums[0];
-    out.start = Q8_ANCHOR.to_bits() as i32 + out.offset;
+    out.start = ANCHOR.to_bits() as i32 + out.offset;
 }
 
 /// Rounds columns of a row to 8-bit blocks; the first column starts one.
@@ -55,8 +58,8 @@ fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
 #[inline(always)]
 pub(super) unsafe fn round_blocks<S: Simd>(values: &[f32], out: &View, row: usize, first: usize) {
     // SAFETY: the caller's promise.
-    let blocks = unsafe { out.q8_blocks_mut(row, first / Q8_BLOCK, values.len().div_ceil(Q8_BLOCK)) };
-    for (values, out) in values.chunks(Q8_BLOCK).zip(blocks) {
+    let blocks = unsafe { out.q8_blocks_mut(row, first / BLOCK, values.len().div_ceil(BLOCK)) };
+    for (values, out) in values.chunks(BLOCK).zip(blocks) {
         quantize_block::<S>(values, out);
     }
 }
@@ -86,8 +89,8 @@ unsafe fn split_row<S: Simd>(values: &[f32], out: &View, row: usize) {
 pub(super) unsafe fn round_row<S: Simd>(values: &[f32], out: &View, row: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        match out.elem() {
-            Elem::BF16X2 => split_row::<S>(values, out, row),
+        match out.form() {
+            Form::Bf16x2 => split_row::<S>(values, out, row),
             _ => round_blocks::<S>(values, out, row, 0),
         }
     }
@@ -129,8 +132,28 @@ impl Work for SplitInTwo {
 fn store_pairs<S: Simd>(values: S::F, out: &mut [i32]) -> S::F {
     let mut rounded = [0; 2 * LANES];
     // Not a number stays so: it is not below.
-    let values = S::select_gt(S::splat(BF16X2_LEAST), abs::<S>(values), S::zero(), values);
+    let values = S::select_gt(S::splat(PAIR_LEAST), abs::<S>(values), S::zero(), values);
     store_bf16::<S>(values, &mut rounded);
     out.copy_from_slice(&bytemuck::cast::<_, [i32; LANES / 2]>(rounded));
     S::load_bf16(&rounded)
+}
+
+/// Whether groups of columns can be rounded apart: they are whole blocks.
+pub(super) fn can_round_groups(cols: usize, groups: usize, to: Elem) -> bool {
+    to == activation::Q8 && (cols / groups.max(1)).is_multiple_of(BLOCK)
+}
+
+/// One row for each private type that products of this instruction set read.
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let blocks = |b: &Binding| b.kernel(Quantize { x: b.x(), out: b.out() });
+    let pairs = |b: &Binding| b.kernel(SplitInTwo { x: b.x(), out: b.out() });
+    let row = |to: Elem, bind: Bind| {
+        let accepts = move |site: &Site| *site.op == Op::Quantize(to);
+        Declaration::new(isa, OpKind::Quantize, to.name(), bind).offering(|row| row.accepting(accepts))
+    };
+    let mut rows = vec![row(activation::Q8, blocks)];
+    if isa == Isa::Amx {
+        rows.push(row(activation::BF16X2, pairs));
+    }
+    rows
 }

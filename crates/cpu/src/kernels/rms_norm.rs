@@ -4,10 +4,12 @@
 
 use std::sync::Arc;
 
-use mambo_kernel::Operand;
+use mambo_kernel::{Op, OpKind, Operand};
 
+use super::declaration::{Binding, Declaration};
 use super::quantize::round_row;
 use super::{Cx, Scratch, Work};
+use crate::isa::Isa;
 use crate::simd::{Simd, part, part_mut, square_sum, vectors};
 
 pub(crate) struct RmsNorm {
@@ -45,4 +47,16 @@ impl Work for RmsNorm {
             }
         }
     }
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| match b.call.op {
+        Op::RmsNorm { eps } => {
+            let (weight, rounded) = (b.vector(0, b.x().cols)?, b.call.rounded);
+            b.kernel(RmsNorm { x: b.x(), out: b.out(), rounded, weight, eps })
+        }
+        _ => b.wrong_op(),
+    };
+    // Its items are whole rows, which every private type can be made of.
+    vec![Declaration::new(isa, OpKind::RmsNorm, "f32", bind).offering(|row| row.rounding(|_, _| true))]
 }

@@ -8,10 +8,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mambo_kernel::{Operand, Segment};
+use mambo_kernel::{Op, OpKind, Operand, Segment, Site};
 
+use super::declaration::{Binding, Declaration};
 use super::ssm_scan::SlotPart;
 use super::{Cx, Scratch, Work};
+use crate::isa::Isa;
 use crate::simd::{LANES, Math, Simd};
 
 /// Channels of an item.
@@ -107,4 +109,19 @@ impl Work for SsmConv {
             self.segment::<S>(cx, &cx.step.segments[item / blocks], first..total.min(first + BLOCK));
         }
     }
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| match b.call.op {
+        Op::SsmConv(d) => {
+            let weight = b.vector(0, d.conv_dim() * d.taps)?;
+            let filter = Filter::new(&weight, b.vector(1, d.conv_dim())?);
+            b.kernel(SsmConv { x: b.x(), out: b.out(), filter, layer: b.layer(), taps: d.taps })
+        }
+        _ => b.wrong_op(),
+    };
+    let accepts = |site: &Site| matches!(site.op, Op::SsmConv(dims) if dims.taps <= MAX_TAPS);
+    let declaration = Declaration::new(isa, OpKind::SsmConv, "f32", bind);
+    let flops = declaration.flops;
+    vec![declaration.offering(|row| row.accepting(accepts)).shared(flops)]
 }

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use mambo_kernel::Operand;
+use mambo_kernel::{OpKind, Operand};
 
+use super::declaration::{Binding, Declaration};
 use super::{Cx, Scratch, Work};
+use crate::isa::Isa;
 use crate::simd::{Math, Simd, part, part_mut, vectors};
 
 pub(crate) struct SsmDt {
@@ -33,4 +35,9 @@ impl Work for SsmDt {
             step_sizes::<S>(dt.row(row), &self.bias, out);
         }
     }
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| b.kernel(SsmDt { dt: b.x(), out: b.out(), bias: b.vector(0, b.x().cols)? });
+    vec![Declaration::new(isa, OpKind::SsmDt, "f32", bind)]
 }

@@ -8,11 +8,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mambo_kernel::{Operand, SSM_CHUNK, Segment, SlotLayout, SsmDims, StateElem};
+use mambo_kernel::{Op, OpKind, Operand, SSM_CHUNK, Segment, SlotLayout, SsmDims, StateElem};
 
+use super::declaration::{Binding, Declaration};
 use super::ssm_head::{Chunk, Head, chunk_floats};
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::cache::CacheViews;
+use crate::isa::Isa;
 use crate::shared::View;
 use crate::simd::Simd;
 use crate::stored::{Bf16, F16, F32, StoredState};
@@ -271,4 +273,18 @@ impl Work for SsmScan {
     fn scratch(&self, _: usize) -> ScratchNeed {
         ScratchNeed { floats: chunk_floats(self.dims.state), ..ScratchNeed::default() }
     }
+}
+
+/// Operations per second of one thread: the state streams by.
+pub(super) const FLOPS: f64 = 10e9;
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| match b.call.op {
+        Op::SsmScan(dims) => {
+            let (a, d) = (b.vector(0, dims.heads)?, b.vector(1, dims.heads)?);
+            b.kernel(SsmScan { xbc: b.x(), dt: b.input(1), out: b.out(), a, d, dims, layer: b.layer() })
+        }
+        _ => b.wrong_op(),
+    };
+    vec![Declaration::new(isa, OpKind::SsmScan, "f32", bind).shared(FLOPS)]
 }

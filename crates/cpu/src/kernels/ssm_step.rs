@@ -1,7 +1,7 @@
-//! `ssm_step`: `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of one token per sequence.
+//! `ssm_step`: `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of segments of up to a chunk.
 //!
 //! An item is a group of a segment: its heads, its B and C and its norm need nothing of another group. Where there
-//! are few groups for the threads, an item is a part of a group's heads, and whoever ends a group's last part
+//! are few groups for the threads, an item is a part of a group's heads; the thread that completes a group's last part
 //! normalises it and stores its columns of B and C, whose place the other parts had to read first.
 //!
 //! It calls the same functions as the four ops, so it gives the same bits, and rounds the group where that is wanted
@@ -12,15 +12,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mambo_kernel::{Operand, SSM_CHUNK, Segment, SsmDims};
+use mambo_kernel::{Elem, Op, OpKind, Operand, Phase, SSM_CHUNK, Segment, Site, SsmDims};
 
+use super::declaration::{Binding, Declaration};
 use super::gated_group_norm::gate_and_normalize;
-use super::quantize::round_blocks;
+use super::quantize::{can_round_groups, round_blocks};
 use super::ssm_conv::{Filter, MAX_TAPS};
 use super::ssm_dt::step_sizes;
 use super::ssm_head::{Chunk, chunk_floats};
-use super::ssm_scan::SlotPart;
+use super::ssm_scan::{FLOPS, SlotPart};
 use super::{Cx, Scratch, ScratchNeed, Work, most_parts};
+use crate::isa::Isa;
+use crate::shared::View;
 use crate::simd::Simd;
 
 pub(crate) struct SsmStep {
@@ -38,10 +41,11 @@ pub(crate) struct SsmStep {
     pub layer: usize,
 }
 
-/// A group of a row, or a part of its heads.
+/// A group of a segment, or a part of its heads.
 #[derive(Clone)]
 struct Group<'a> {
-    row: usize,
+    first_row: usize,
+    rows: usize,
     position: usize,
     slot: SlotPart<'a>,
     heads: Range<usize>,
@@ -50,13 +54,22 @@ struct Group<'a> {
     state: Range<usize>,
 }
 
+/// What the convolution and the step sizes give for the rows of a part, by row.
+struct Convolved<'f> {
+    x: &'f mut [f32],
+    b: &'f mut [f32],
+    c: &'f mut [f32],
+    dt: &'f mut [f32],
+}
+
 impl<'a> Group<'a> {
     fn new(step: &SsmStep, cx: &'a Cx, segment: &Segment, index: usize) -> Self {
         let dims = step.dims;
         let per_group = dims.heads / dims.groups;
         let heads = index * per_group..(index + 1) * per_group;
         Group {
-            row: segment.first_row as usize,
+            first_row: segment.first_row as usize,
+            rows: segment.rows as usize,
             position: segment.position as usize,
             slot: SlotPart::new(cx, segment, step.layer),
             channels: heads.start * dims.head_dim..heads.end * dims.head_dim,
@@ -80,23 +93,69 @@ impl<'a> Group<'a> {
     }
 }
 
+/// The columns xBC of a row of the input projection.
+#[inline(always)]
+fn xbc<'a>(x: &View<'a>, row: usize, dims: &SsmDims) -> &'a [f32] {
+    &x.row(row)[dims.inner()..][..dims.conv_dim()]
+}
+
 impl SsmStep {
-    /// Convolves a range of channels of a row's xBC.
+    /// Convolves a range of channels of one row's xBC.
     ///
     /// # Safety
     /// No thread writes those channels of the ring now.
     #[inline(always)]
-    unsafe fn convolve<S: Simd>(&self, group: &Group, xbc: &[f32], at: Range<usize>, out: &mut [f32]) {
+    unsafe fn convolve<S: Simd>(
+        &self,
+        group: &Group,
+        x: &View,
+        row: usize,
+        channels: Range<usize>,
+        out: &mut [f32],
+    ) {
         let taps = self.dims.taps;
         let mut columns = [&[][..]; MAX_TAPS];
-        for (k, column) in columns[..taps - 1].iter_mut().enumerate() {
-            if let Some(p) = (group.position + k + 1).checked_sub(taps) {
+        for (k, column) in columns[..taps].iter_mut().enumerate() {
+            match (group.position + row + k + 1).checked_sub(taps) {
+                None => {}
+                Some(p) if p >= group.position => {
+                    let row = group.first_row + p - group.position;
+                    *column = &xbc(x, row, &self.dims)[channels.clone()];
+                }
                 // SAFETY: the caller vouches for it.
-                *column = unsafe { group.slot.conv_column(p, &at) };
+                Some(p) => *column = unsafe { group.slot.conv_column(p, &channels) },
             }
         }
-        columns[taps - 1] = &xbc[at.clone()];
-        self.filter.apply::<S>(&columns[..taps], at, out);
+        self.filter.apply::<S>(&columns[..taps], channels, out);
+    }
+
+    /// Convolution and step sizes of all rows of a part.
+    #[inline(always)]
+    fn inputs<S: Simd>(&self, x: &View, part: &Group, into: &mut Convolved) {
+        let dims = self.dims;
+        let Group { heads, channels, .. } = part;
+        let [b, c] = part.b_and_c(&dims);
+        for row in 0..part.rows {
+            let cols = |width: usize| row * width..(row + 1) * width;
+            // SAFETY: x of these heads belongs to this item and is stored below; B and C are stored when all of the
+            // group is done.
+            unsafe {
+                self.convolve::<S>(part, x, row, channels.clone(), &mut into.x[cols(channels.len())]);
+                self.convolve::<S>(part, x, row, b.clone(), &mut into.b[cols(dims.state)]);
+                self.convolve::<S>(part, x, row, c.clone(), &mut into.c[cols(dims.state)]);
+            }
+            let dt = &x.row(part.first_row + row)[dims.inner() + dims.conv_dim()..];
+            step_sizes::<S>(
+                &dt[heads.clone()],
+                &self.dt_bias[heads.clone()],
+                &mut into.dt[cols(heads.len())],
+            );
+        }
+        for row in part.rows.saturating_sub(part.slot.layout.conv_capacity)..part.rows {
+            let column = &xbc(x, part.first_row + row, &dims)[channels.clone()];
+            // SAFETY: as above; nothing borrows the ring any more.
+            unsafe { part.slot.store_conv_column(part.position + row, channels, column) };
+        }
     }
 
     /// Computes a part of a group: its outputs before the norm, its states, and its own columns of the rings. B of
@@ -105,62 +164,80 @@ impl SsmStep {
     fn scan<S: Simd>(&self, cx: &Cx, part: &Group, own_b: &mut [f32], floats: &mut [f32]) {
         let dims = self.dims;
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
-        let (xbc, dt) = x.row(part.row)[dims.inner()..].split_at(dims.conv_dim());
-        let Group { position, slot, heads, channels, .. } = part;
-        let (own_x, floats) = floats.split_at_mut(channels.len());
-        let (own_c, floats) = floats.split_at_mut(dims.state);
-        let (own_dt, floats) = floats.split_at_mut(heads.len());
-        let [b, c] = part.b_and_c(&dims);
-        // SAFETY: x of these heads belongs to this item, and B and C are written when all of the group is done.
-        unsafe {
-            self.convolve::<S>(part, xbc, channels.clone(), own_x);
-            self.convolve::<S>(part, xbc, b, own_b);
-            self.convolve::<S>(part, xbc, c, own_c);
-            slot.store_conv_column(*position, channels, &xbc[channels.clone()]);
-        }
-        step_sizes::<S>(&dt[heads.clone()], &self.dt_bias[heads.clone()], own_dt);
+        let &Group { rows, position, slot, ref heads, ref channels, .. } = part;
+        let (own_x, floats) = floats.split_at_mut(rows * channels.len());
+        let (own_c, floats) = floats.split_at_mut(rows * dims.state);
+        let (own_dt, floats) = floats.split_at_mut(rows * heads.len());
+        self.inputs::<S>(&x, part, &mut Convolved { x: own_x, b: own_b, c: own_c, dt: own_dt });
+        let (own_x, own_b, own_c, own_dt) = (&*own_x, &*own_b, &*own_c, &*own_dt);
 
-        let start = position - position % SSM_CHUNK;
-        let now = position - start;
-        let mut chunk = Chunk::new(now, now + 1);
-        // SAFETY: these heads' columns belong to this item; earlier columns of B are not written in this step.
-        unsafe {
-            slot.store_ring(*position, [channels.clone(), 0..0, heads.clone()], [own_x, &[], own_dt]);
-            slot.load_ring(&mut chunk, start, &[channels.clone(), part.state.clone(), heads.clone()]);
+        let mut done = 0;
+        while done < rows {
+            let start = position + done - (position + done) % SSM_CHUNK;
+            let new = position + done - start;
+            let end = SSM_CHUNK.min(new + rows - done);
+            let mut chunk = Chunk::new(new, end);
+            if done == 0 {
+                // SAFETY: these heads' columns belong to this item; earlier columns of B are not written in this step.
+                unsafe {
+                    slot.load_ring(&mut chunk, start, &[channels.clone(), part.state.clone(), heads.clone()]);
+                }
+            }
+            let mut outs: [&mut [f32]; SSM_CHUNK] = std::array::from_fn(|_| &mut [][..]);
+            for s in new..end {
+                let row = done + s - new;
+                chunk.x[s] = &own_x[row * channels.len()..][..channels.len()];
+                chunk.b[s] = &own_b[row * dims.state..][..dims.state];
+                chunk.c[s] = &own_c[row * dims.state..][..dims.state];
+                chunk.dt[s] = &own_dt[row * heads.len()..][..heads.len()];
+                // SAFETY: these channels of the row belong to this item.
+                outs[s] = unsafe { out.cols_mut(part.first_row + row, channels.clone()) };
+            }
+            chunk.products::<S>(&mut floats[..SSM_CHUNK * SSM_CHUNK]);
+            for (index, head) in heads.clone().enumerate() {
+                // SAFETY: a head of a slot belongs to one item.
+                unsafe {
+                    slot.head::<S>(&chunk, start, (index, head), [&self.a, &self.d], floats, &mut outs)
+                };
+            }
+            done += end - new;
         }
-        (chunk.x[now], chunk.b[now], chunk.c[now], chunk.dt[now]) = (own_x, own_b, own_c, own_dt);
-        chunk.products::<S>(&mut floats[..SSM_CHUNK * SSM_CHUNK]);
-        let mut outs: [&mut [f32]; SSM_CHUNK] = std::array::from_fn(|_| &mut [][..]);
-        // SAFETY: these channels of the row belong to this item.
-        outs[now] = unsafe { out.cols_mut(part.row, channels.clone()) };
-        for (index, head) in heads.clone().enumerate() {
-            // SAFETY: a head of a slot belongs to one item.
-            unsafe { slot.head::<S>(&chunk, start, (index, head), [&self.a, &self.d], floats, &mut outs) };
+        for row in rows.saturating_sub(slot.layout.ring_capacity)..rows {
+            let x = &own_x[row * channels.len()..][..channels.len()];
+            let dt = &own_dt[row * heads.len()..][..heads.len()];
+            // SAFETY: these heads' columns belong to this item, which has read them.
+            unsafe { slot.store_ring(position + row, [channels.clone(), 0..0, heads.clone()], [x, &[], dt]) };
         }
     }
 
-    /// Ends a group of which all parts are done.
+    /// Completes a group of which all parts are done.
     #[inline(always)]
     fn finish<S: Simd>(&self, cx: &Cx, group: &Group, own_b: &[f32], floats: &mut [f32]) {
         let dims = self.dims;
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
-        let (z, rest) = x.row(group.row).split_at(dims.inner());
-        let xbc = &rest[..dims.conv_dim()];
-        let Group { row, position, slot, channels, .. } = group;
-        let y = &mut floats[..channels.len()];
+        let &Group { rows, position, slot, ref channels, .. } = group;
         let [b, c] = group.b_and_c(&dims);
-        // SAFETY: nobody but this thread has anything to do with the group any more.
-        let out = unsafe {
-            slot.store_ring(*position, [0..0, group.state.clone(), 0..0], [&[], own_b, &[]]);
-            slot.store_conv_column(*position, &b, &xbc[b.clone()]);
-            slot.store_conv_column(*position, &c, &xbc[c.clone()]);
-            out.cols_mut(*row, channels.clone())
-        };
-        y.copy_from_slice(out);
-        gate_and_normalize::<S>(y, &z[channels.clone()], &self.norm[channels.clone()], self.eps, out);
-        if let Some(rounded) = &self.rounded {
-            // SAFETY: as above.
-            unsafe { round_blocks::<S>(out, &cx.view(rounded), *row, channels.start) };
+        for row in 0..rows {
+            let at = group.first_row + row;
+            let xbc = xbc(&x, at, &dims);
+            // SAFETY: no other thread touches the group any more.
+            let out = unsafe {
+                let own_b = &own_b[row * dims.state..][..dims.state];
+                slot.store_ring(position + row, [0..0, group.state.clone(), 0..0], [&[], own_b, &[]]);
+                if row + slot.layout.conv_capacity >= rows {
+                    slot.store_conv_column(position + row, &b, &xbc[b.clone()]);
+                    slot.store_conv_column(position + row, &c, &xbc[c.clone()]);
+                }
+                out.cols_mut(at, channels.clone())
+            };
+            let y = &mut floats[..channels.len()];
+            y.copy_from_slice(out);
+            let z = &x.row(at)[channels.clone()];
+            gate_and_normalize::<S>(y, z, &self.norm[channels.clone()], self.eps, out);
+            if let Some(rounded) = &self.rounded {
+                // SAFETY: as above.
+                unsafe { round_blocks::<S>(out, &cx.view(rounded), at, channels.start) };
+            }
         }
     }
 }
@@ -172,7 +249,7 @@ impl Work for SsmStep {
         let groups = segments.len() * dims.groups;
         let wanted = cx.threads.div_ceil(groups.max(1));
         let parts = wanted.min(dims.heads / dims.groups).min(most_parts(groups)).max(1);
-        let (own_b, floats) = scratch.floats.split_at_mut(dims.state);
+        let (own_b, floats) = scratch.floats.split_at_mut(SSM_CHUNK * dims.state);
         while let Some(item) = cx.next(0, groups * parts) {
             let (index, part) = (item / parts, item % parts);
             let group = Group::new(self, cx, &segments[index / dims.groups], index % dims.groups);
@@ -185,7 +262,39 @@ impl Work for SsmStep {
 
     fn scratch(&self, _: usize) -> ScratchNeed {
         let d = self.dims;
-        let own = d.inner() / d.groups + 2 * d.state + d.heads / d.groups;
+        let own = SSM_CHUNK * (d.inner() / d.groups + 2 * d.state + d.heads / d.groups);
         ScratchNeed { floats: own + chunk_floats(d.state), ..ScratchNeed::default() }
     }
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| match b.call.op {
+        Op::SsmStep { dims, eps } => {
+            let weight = b.vector(0, dims.conv_dim() * dims.taps)?;
+            b.kernel(SsmStep {
+                x: b.x(),
+                out: b.out(),
+                rounded: b.call.rounded,
+                filter: Filter::new(&weight, b.vector(1, dims.conv_dim())?),
+                dt_bias: b.vector(2, dims.heads)?,
+                a: b.vector(3, dims.heads)?,
+                d: b.vector(4, dims.heads)?,
+                norm: b.vector(5, dims.inner())?,
+                dims,
+                eps,
+                layer: b.layer(),
+            })
+        }
+        _ => b.wrong_op(),
+    };
+    let accepts = |site: &Site| match site.op {
+        Op::SsmStep { dims, .. } => site.phase != Phase::Prefill && dims.taps <= MAX_TAPS,
+        _ => false,
+    };
+    let rounds = |site: &Site, to: Elem| match site.op {
+        Op::SsmStep { dims, .. } => can_round_groups(dims.inner(), dims.groups, to),
+        _ => false,
+    };
+    let declaration = Declaration::new(isa, OpKind::SsmStep, "f32", bind).shared(FLOPS);
+    vec![declaration.offering(|row| row.accepting(accepts).rounding(rounds))]
 }

@@ -8,7 +8,7 @@
 //! Bytes: 1.5 per weight; FLOPs: 2 per weight and row.
 #![allow(unsafe_code)]
 
-use mambo_kernel::BF16X2_LEAST;
+use crate::activation::PAIR_LEAST;
 use mambo_tensor::DType;
 
 use super::format::{Format, Many, PANEL_ROWS, PanelSlice, fetch_ahead};
@@ -29,7 +29,7 @@ const PAIRS: usize = GROUP / 2;
 const REACH: u16 = 14;
 /// Least exponent in a panel. With activations that have no smaller one, no sum of products is below the
 /// smallest normal number, which tile registers count as zero and vectors do not.
-const LEAST: u16 = (BF16X2_LEAST.to_bits() >> 23) as u16;
+const LEAST: u16 = (PAIR_LEAST.to_bits() >> 23) as u16;
 /// A row with more outliers than one in so many gets another top than its largest exponent.
 const OUTLIER_LIMIT: usize = 64;
 

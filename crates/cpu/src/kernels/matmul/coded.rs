@@ -5,7 +5,7 @@
 //! Then `acc = fma(scale_x, inner, acc)`, tile after tile, where `inner` is the sum times the weights' scale
 //! ([`Codes::inner`]).
 //!
-//! Where it costs nothing a sum starts at the bits of [`Q8_ANCHOR`], so that they are a float's as they are: `anchor +
+//! Where it costs nothing a sum starts at the bits of [`ANCHOR`], so that they are a float's as they are: `anchor +
 //! sum`. The scale's product with the anchor is exact, for a scale has 17 bits at most and is no larger than 2^104, so
 //! one fma that takes it out rounds `scale · sum` just as a conversion and a product would. (A scale that is no number
 //! gives none either way, though not the same one.)
@@ -13,13 +13,13 @@
 
 use std::marker::PhantomData;
 
-use mambo_kernel::Q8_ANCHOR;
+use crate::activation::{ANCHOR, Q8Block};
 use mambo_tensor::DType;
 
 use super::format::{Format, Many, PanelSlice, fetch_ahead};
 use super::many_codes::UnpackedTile;
 use crate::kernels::each_row::each_row;
-use crate::shared::{Q8Block, View};
+use crate::shared::View;
 use crate::simd::Simd;
 
 /// Columns of a tile: one block of the activations.
@@ -116,7 +116,7 @@ impl<S: Simd> Tile<S> {
 /// What takes the anchor out of a sum times this scale.
 #[inline(always)]
 fn minus_anchor<S: Simd>(scale: S::F) -> S::F {
-    S::mul(scale, S::splat(-Q8_ANCHOR))
+    S::mul(scale, S::splat(-ANCHOR))
 }
 
 /// What the sums of some codes need to know of them.
@@ -158,7 +158,7 @@ impl Codes {
     pub fn starts<S: Simd>(self, x: &Q8Block) -> [S::I; 2] {
         let none = S::isplat(0);
         match self.kind {
-            Kind::Line => [S::isplat(Q8_ANCHOR.to_bits() as i32), none],
+            Kind::Line => [S::isplat(ANCHOR.to_bits() as i32), none],
             Kind::Whole if self.is_anchored::<S>() => [S::isplat(x.start), none],
             Kind::Whole => [start::<S>(self.zero, x.offset), none],
             Kind::Halves => {

@@ -13,9 +13,9 @@ use super::coded::{Codes, Kind, TILE};
 use super::format::PANEL_ROWS;
 use super::multiply::Unpack;
 use super::task::Task;
+use crate::activation::Q8Block;
 use crate::isa::Vectorized;
 use crate::kernels::each_row::each_row;
-use crate::shared::Q8Block;
 use crate::simd::Simd;
 
 /// Tiles of a column block: two panels' column blocks and some rows' share the L1 cache.

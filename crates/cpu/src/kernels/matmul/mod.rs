@@ -31,7 +31,7 @@ mod tiles;
 
 use std::sync::Arc;
 
-use mambo_kernel::{Elem, Epilogue, Operand};
+use mambo_kernel::{Arithmetic, Elem, Epilogue, KernelRow, Op, OpKind, Operand, Site};
 use mambo_tensor::DType;
 
 use affine::AffineFormat;
@@ -52,24 +52,26 @@ use q8_0::Q8_0;
 use steps::{Iq4Nl, Iq4Xs, Mxfp4, StepFormat};
 pub(super) use task::{Task, TaskRows};
 
+use super::declaration::{Bind, Binding, Declaration, WeightForm};
 use super::{Cx, Kernel, Scratch, ScratchNeed};
+use crate::activation;
 use crate::isa::Isa;
 use crate::stored::{E4m3, F16, F32};
 
 /// The stored types with a format of their own, with the activations they read.
 pub(crate) const TYPES: [(DType, Elem); 17] = [
-    (DType::Q4_0, Elem::Q8),
-    (DType::Q5_0, Elem::Q8),
-    (DType::Q8_0, Elem::Q8),
-    (DType::Q4K, Elem::Q8),
-    (DType::Q6K, Elem::Q8),
-    (DType::Q4_1, Elem::Q8),
-    (DType::Q5_1, Elem::Q8),
-    (DType::Q5K, Elem::Q8),
-    (DType::IQ4_NL, Elem::Q8),
-    (DType::IQ4_XS, Elem::Q8),
-    (DType::MXFP4, Elem::Q8),
-    (DType::IQ2_XXS, Elem::Q8),
+    (DType::Q4_0, activation::Q8),
+    (DType::Q5_0, activation::Q8),
+    (DType::Q8_0, activation::Q8),
+    (DType::Q4K, activation::Q8),
+    (DType::Q6K, activation::Q8),
+    (DType::Q4_1, activation::Q8),
+    (DType::Q5_1, activation::Q8),
+    (DType::Q5K, activation::Q8),
+    (DType::IQ4_NL, activation::Q8),
+    (DType::IQ4_XS, activation::Q8),
+    (DType::MXFP4, activation::Q8),
+    (DType::IQ2_XXS, activation::Q8),
     (DType::NVFP4, Elem::F32),
     (DType::F8E4M3, Elem::F32),
     (DType::BF16, Elem::F32),
@@ -106,7 +108,7 @@ fn goes_through_tiles(isa: Isa, dtype: DType) -> bool {
 /// The activations that a stored type is multiplied with.
 pub(crate) fn input(isa: Isa, dtype: DType) -> Elem {
     if goes_through_tiles(isa, dtype) {
-        return Elem::BF16X2;
+        return activation::BF16X2;
     }
     TYPES.iter().find(|(known, _)| *known == dtype).map_or(Elem::F32, |(_, elem)| *elem)
 }
@@ -152,7 +154,7 @@ pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Out
 }
 
 /// A matmul call's parts.
-pub(crate) struct MatmulCall {
+struct MatmulCall {
     pub weight: Arc<Packed>,
     pub x: Operand,
     pub residual: Option<Operand>,
@@ -167,10 +169,55 @@ struct Matmul {
     multiplier: Box<dyn Multiplier>,
 }
 
-/// Binds a call to the multiplier of its weight's type.
-pub(crate) fn prepare(isa: Isa, call: MatmulCall) -> Box<dyn Kernel> {
-    let multiplier = multiplier(isa, call.weight.dtype());
-    Box::new(Matmul { call, multiplier })
+/// Operations per second of one thread.
+const FLOPS: f64 = 100e9;
+
+/// The activations that a call's weight is multiplied with.
+pub(super) fn activations(b: &Binding) -> Elem {
+    b.packed_type(0).map_or(Elem::F32, |dtype| input(b.isa, dtype))
+}
+
+/// The rows of a product: one for each stored type, for widths of affine groups, and for types that are decoded.
+pub(super) fn declare_products(isa: Isa, op: OpKind, bind: Bind) -> Vec<Declaration> {
+    let row = |types: &str, arithmetic: Arithmetic, x: Elem, accepts: fn(DType, &str) -> bool| {
+        let name = types.to_owned();
+        let is_for = move |site: &Site| site.weight_types.first().is_some_and(|dtype| accepts(*dtype, &name));
+        // Tasks write whole blocks of columns, of which only blocks of codes can be made.
+        let rounds = |_: &Site, to: Elem| to == activation::Q8;
+        let change = |row: KernelRow| row.reading(x).computing(arithmetic).accepting(is_for).rounding(rounds);
+        Declaration::new(isa, op, types, bind).offering(change).shared(FLOPS).holding(WeightForm::Packed)
+    };
+    let arithmetic = |x: Elem| match x {
+        x if x == activation::Q8 => Arithmetic::Integer,
+        x if x == activation::BF16X2 => Arithmetic::Bf16InF32,
+        _ => Arithmetic::F32,
+    };
+    let mut rows = Vec::new();
+    for (dtype, _) in TYPES {
+        let x = input(isa, dtype);
+        rows.push(row(dtype.name(), arithmetic(x), x, |dtype, name| dtype.name() == name));
+    }
+    for bits in AFFINE_BITS {
+        let is_affine =
+            |dtype, name: &str| affine_bits(dtype).is_some_and(|bits| name == format!("affine{bits}"));
+        rows.push(row(&format!("affine{bits}"), Arithmetic::F32, Elem::F32, is_affine));
+    }
+    rows.push(row("decoded", Arithmetic::F32, Elem::F32, |dtype, _| is_decoded(dtype)));
+    rows
+}
+
+pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
+    let bind = |b: &Binding| match b.call.op {
+        Op::Matmul { out: rows, epilogue } => {
+            let weight = b.packed(0, [1, rows, b.x().cols], activations(b))?;
+            let multiplier = multiplier(b.isa, weight.dtype());
+            let (residual, rounded) = (b.call.inputs.get(1).copied(), b.call.rounded);
+            let call = MatmulCall { weight, x: b.x(), residual, out: b.out(), rounded, epilogue };
+            Ok(Box::new(Matmul { call, multiplier }) as Box<dyn Kernel>)
+        }
+        _ => b.wrong_op(),
+    };
+    declare_products(isa, OpKind::Matmul, bind)
 }
 
 impl Kernel for Matmul {

@@ -9,7 +9,7 @@ use crate::shared::View;
 use crate::simd::Simd;
 
 /// Panels that make a block of the rounded output; tasks have whole ones.
-pub(super) const BLOCK_PANELS: usize = mambo_kernel::Q8_BLOCK / PANEL_ROWS;
+pub(super) const BLOCK_PANELS: usize = crate::activation::BLOCK / PANEL_ROWS;
 
 /// The rounding of a task's rows.
 pub(super) struct RoundOutput<'a> {

@@ -174,6 +174,6 @@ mod tests {
         };
         assert_eq!([0, 1, 2, 127, 232].map(half), [-128, -127, -126, -1, 104].map(|e| 2f64.powi(e) as f32));
         assert_eq!([233, 255].map(half), [half(232); 2]);
-        assert!((half(232) * mambo_kernel::Q8_ANCHOR).is_finite());
+        assert!((half(232) * crate::activation::ANCHOR).is_finite());
     }
 }
