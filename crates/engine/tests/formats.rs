@@ -18,7 +18,7 @@ use serde_json::json;
 fn logits(path: &Path, on: On, ids: &[u32]) -> Vec<f32> {
     let mut logits = Vec::new();
     let mut keep = |rows: mambo_engine::ScoredRows| logits.extend_from_slice(rows.logits);
-    let options = ScoreOptions { chunk: 64, companions: 0 };
+    let options = ScoreOptions { chunk: 64, companions: 0, ..Default::default() };
     load_folder(path, on, Setup::default()).score(ids, options, &mut keep).expect("the text fits");
     logits
 }

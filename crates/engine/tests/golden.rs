@@ -28,7 +28,7 @@ fn expected(folder: &Path) -> Expected {
 
 fn score(engine: &mut Engine, ids: &[u32], chunk: usize, companions: usize) -> (Vec<f32>, Vec<f32>) {
     let (mut logits, mut mtp) = (Vec::new(), Vec::new());
-    let options = ScoreOptions { chunk, companions };
+    let options = ScoreOptions { chunk, companions, ..Default::default() };
     let mut keep = |rows: mambo_engine::ScoredRows| {
         logits.extend_from_slice(rows.logits);
         mtp.extend_from_slice(rows.mtp_logits);
