@@ -1,11 +1,11 @@
 //! `ssm_step`: `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of one token per sequence.
 //!
-//! An item is a group of a segment: its heads, its B and C and its norm need nothing of another group. Where there
-//! are few groups for the threads, an item is a part of a group's heads, and whoever ends a group's last part
-//! normalises it and stores its columns of B and C, whose place the other parts had to read first.
+//! An item is a group of a segment: its heads, its B and C and its norm are independent of other groups. If there are
+//! fewer groups than threads, an item is a part of a group's heads, and the thread that finishes the last part
+//! normalises the group and stores its columns of B and C, because they overwrite ring entries that all parts read.
 //!
-//! It calls the same functions as the four ops, so it gives the same bits, and rounds the group where that is wanted
-//! next. Bytes: the state once (N elements per channel), the ring of the chunk so far, and 8 per column of the
+//! It calls the same functions as the four ops, so it gives the same bits, and quantises the group if the next call
+//! wants that. Bytes: the state once (N elements per channel), the ring of the chunk so far, and 8 per column of the
 //! projection.
 #![allow(unsafe_code)]
 
@@ -26,7 +26,7 @@ use crate::simd::Simd;
 pub(crate) struct SsmStep {
     pub x: Operand,
     pub out: Operand,
-    /// Where the rounded form goes, if groups are whole blocks.
+    /// Where the quantised output goes, if groups are whole blocks.
     pub rounded: Option<Operand>,
     pub filter: Filter,
     pub dt_bias: Arc<Vec<f32>>,
@@ -46,7 +46,7 @@ struct Group<'a> {
     slot: SlotPart<'a>,
     heads: Range<usize>,
     channels: Range<usize>,
-    /// Columns among all groups' B, and C.
+    /// Columns within B, and within C, of all groups.
     state: Range<usize>,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// One of so many parts.
+    /// Part `index` of `parts`.
     fn part(&self, dims: &SsmDims, index: usize, parts: usize) -> Self {
         let (first, count) = (self.heads.start, self.heads.len());
         let heads = first + count * index / parts..first + count * (index + 1) / parts;
@@ -73,7 +73,7 @@ impl<'a> Group<'a> {
         Group { heads, channels, ..self.clone() }
     }
 
-    /// Where its B and C are in xBC.
+    /// Columns of its B and C in xBC.
     fn b_and_c(&self, dims: &SsmDims) -> [Range<usize>; 2] {
         let starts = [dims.inner(), dims.inner() + dims.group_state()];
         starts.map(|at| at + self.state.start..at + self.state.end)
@@ -84,14 +84,14 @@ impl SsmStep {
     /// Convolves a range of channels of a row's xBC.
     ///
     /// # Safety
-    /// No thread writes those channels of the ring now.
+    /// No thread writes those channels of the ring concurrently.
     #[inline(always)]
     unsafe fn convolve<S: Simd>(&self, group: &Group, xbc: &[f32], at: Range<usize>, out: &mut [f32]) {
         let taps = self.dims.taps;
         let mut columns = [&[][..]; MAX_TAPS];
         for (k, column) in columns[..taps - 1].iter_mut().enumerate() {
             if let Some(p) = (group.position + k + 1).checked_sub(taps) {
-                // SAFETY: the caller vouches for it.
+                // SAFETY: guaranteed by the caller.
                 *column = unsafe { group.slot.conv_column(p, &at) };
             }
         }
@@ -99,8 +99,8 @@ impl SsmStep {
         self.filter.apply::<S>(&columns[..taps], at, out);
     }
 
-    /// Computes a part of a group: its outputs before the norm, its states, and its own columns of the rings. B of
-    /// the group is left in `own_b`.
+    /// Computes a part of a group: outputs before the norm, states, and its own columns of the rings. Leaves B of the
+    /// group in `own_b`.
     #[inline(always)]
     fn scan<S: Simd>(&self, cx: &Cx, part: &Group, own_b: &mut [f32], floats: &mut [f32]) {
         let dims = self.dims;
@@ -111,7 +111,7 @@ impl SsmStep {
         let (own_c, floats) = floats.split_at_mut(dims.state);
         let (own_dt, floats) = floats.split_at_mut(heads.len());
         let [b, c] = part.b_and_c(&dims);
-        // SAFETY: x of these heads belongs to this item, and B and C are written when all of the group is done.
+        // SAFETY: x of these heads belongs to this item, and B and C are written only when the whole group is done.
         unsafe {
             self.convolve::<S>(part, xbc, channels.clone(), own_x);
             self.convolve::<S>(part, xbc, b, own_b);
@@ -139,7 +139,7 @@ impl SsmStep {
         }
     }
 
-    /// Ends a group of which all parts are done.
+    /// Finishes a group of which all parts are done.
     #[inline(always)]
     fn finish<S: Simd>(&self, cx: &Cx, group: &Group, own_b: &[f32], floats: &mut [f32]) {
         let dims = self.dims;
@@ -149,7 +149,7 @@ impl SsmStep {
         let Group { row, position, slot, channels, .. } = group;
         let y = &mut floats[..channels.len()];
         let [b, c] = group.b_and_c(&dims);
-        // SAFETY: nobody but this thread has anything to do with the group any more.
+        // SAFETY: all parts are done, so no other thread touches the group any more.
         let out = unsafe {
             slot.store_ring(*position, [0..0, group.state.clone(), 0..0], [&[], own_b, &[]]);
             slot.store_conv_column(*position, &b, &xbc[b.clone()]);
