@@ -9,10 +9,10 @@ use mambo_kernel::{
     PAGE_TOKENS, Phase, Place, Program, Rows, Segment, StepInputs,
 };
 
-/// As many layers as nano-4b has, and their sizes.
+/// The attention layers of nano-4b, and their sizes.
 const LAYERS: usize = 4;
 const DIMS: AttentionDims = AttentionDims { q_heads: 40, kv_heads: 8, head_dim: 128 };
-/// The median of so many steps counts.
+/// Steps measured; the median counts.
 const REPEATS: usize = 41;
 
 fn program(backend: &CpuBackend, rows: usize) -> Program {
@@ -66,7 +66,7 @@ fn main() {
         ..CacheLayout::default()
     };
     backend.create_caches(&layout).expect("memory for caches");
-    // Halves around one.
+    // f16 values around one.
     let bytes: Vec<u8> =
         (0..layout.kv_bytes() / pages).map(|i| if i % 2 == 0 { (i / 2) as u8 } else { 0x3b }).collect();
     for page in 0..pages {

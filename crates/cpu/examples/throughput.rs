@@ -12,11 +12,11 @@ use mambo_kernel::{
 use mambo_tensor::DType;
 
 const COLS: usize = 4096;
-/// The fastest of so many counts: other programs disturb.
+/// Repetitions; the fastest counts, because other programs interfere.
 const REPEATS: usize = 30;
-/// Bytes of the matrix, and of the plain loop, that come from memory: more than most caches have.
+/// Bytes of the matrix, and of the plain loop, read from memory: more than most caches hold.
 const MEMORY_BYTES: usize = 512 << 20;
-/// Output rows of the matrix that meets many tokens, from cache.
+/// Output rows of the matrix multiplied from cache with many tokens.
 const GEMM_ROWS: usize = 2048;
 
 /// Pseudo-random codes with scales of one.
@@ -154,7 +154,7 @@ fn main() {
     }
 }
 
-/// Packs a matrix; returns its key, its bytes and the seconds that took.
+/// Packs a matrix; returns its key, its bytes and the seconds it took.
 fn load(backend: &mut CpuBackend, dtype: DType, rows: usize) -> (WeightKey, usize, f64) {
     let key = WeightKey { name: format!("{dtype} {rows}"), usage: WeightUse::Matrix };
     let source = Source::new(dtype, rows);

@@ -1,5 +1,5 @@
-//! Same bits on every instruction set and thread count, fused and unfused, before and after a snapshot;
-//! and no panic on values that are not numbers.
+//! Same bits on every instruction set and thread count, fused and unfused, before and after a snapshot; and no panic on
+//! NaN or infinity.
 
 mod build;
 
@@ -78,7 +78,7 @@ fn all_cases() -> impl Iterator<Item = Case> {
 fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     for case in all_cases() {
         let want = run_case(&case, Isa::Portable, 1);
-        // Tiles sum bf16 in an order of their own.
+        // Tile registers sum bf16 products in their own order.
         let is_bf16 = case.weights.first().is_some_and(|w| w.dtype == DType::BF16);
         for isa in Isa::available() {
             let own = (isa == Isa::Amx && is_bf16).then(|| run_case(&case, isa, 2));
@@ -90,9 +90,9 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     }
 }
 
-/// Few rows are multiplied in another way than many.
+/// Few rows take a different code path than many.
 #[test]
-fn a_product_has_the_same_bits_alone_and_among_many_rows() {
+fn a_row_has_the_same_bits_alone_and_in_a_batch() {
     for case in [OpKind::Matmul, OpKind::MoeMatmul].into_iter().flat_map(ops::cases) {
         for isa in Isa::available() {
             let together = run_case(&case, isa, 2);
@@ -111,7 +111,7 @@ fn a_product_has_the_same_bits_alone_and_among_many_rows() {
 }
 
 #[test]
-fn values_that_are_not_numbers_do_not_panic() {
+fn nan_and_infinity_do_not_panic() {
     for mut case in all_cases() {
         for input in case.inputs.iter_mut().filter(|i| i.ty.elem == Elem::F32) {
             for (i, value) in input.sequences.iter_mut().flatten().enumerate() {
@@ -133,7 +133,7 @@ fn values_that_are_not_numbers_do_not_panic() {
 
 /// Powers of two, so that a scaled product is exact.
 #[test]
-fn the_scale_of_a_part_reaches_every_product() {
+fn part_scales_apply_to_products() {
     let isa = Isa::detect();
     let scaled = |bits: Vec<u32>, factor: &dyn Fn(usize) -> f32| -> Vec<u32> {
         bits.iter().enumerate().map(|(i, b)| (f32::from_bits(*b) * factor(i)).to_bits()).collect()
@@ -157,7 +157,7 @@ fn the_scale_of_a_part_reaches_every_product() {
 }
 
 #[test]
-fn the_scale_of_a_part_reaches_vectors_and_rows_of_a_table() {
+fn part_scales_apply_to_vectors_and_tables() {
     let mut backend = backend(Isa::detect(), 1);
     let table = CaseWeight::f32(&[4, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0]);
     let norm = CaseWeight::f32(&[3], &[1.0, 1.0, 1.0]);
@@ -275,10 +275,10 @@ fn step_mixer(backend: &mut CpuBackend, id: ProgramId, slot: u32, position: usiz
 }
 
 #[test]
-fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
+fn the_fused_step_matches_its_parts_and_slots_can_be_restored() {
     let width = DIMS.in_proj();
     let x = Rng(3).normals(TOKENS * width, 1.0);
-    // Five threads take the three groups apart.
+    // Five threads split the three groups.
     let cases =
         |isa| StateElem::ALL.into_iter().flat_map(move |elem| [2, 5].map(|threads| (isa, elem, threads)));
     for (isa, elem, threads) in Isa::available().into_iter().flat_map(cases) {
@@ -296,7 +296,7 @@ fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
             got.extend(step_mixer(&mut backend, fused, 1, t, &x[t * width..(t + 1) * width]));
         }
         assert!(got == want, "{isa} x{threads}, {}: the fused step differs", elem.name());
-        // Twenty tokens back and on again: the slot keeps the previous chunk.
+        // Roll back twenty tokens and continue: the slot keeps the previous chunk.
         let again = step_mixer(&mut backend, parts, 1, TOKENS - 20, &x[(TOKENS - 20) * width..]);
         assert!(
             again == want[(TOKENS - 20) * DIMS.inner()..],
@@ -306,7 +306,7 @@ fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
     }
 }
 
-/// Runs rows of `[q | k | v]` from a position on, in pages that first get these bytes; outputs and pages after.
+/// Runs rows of `[q | k | v]` from a position on, in pages first restored from `restore`; returns outputs and pages.
 fn attend(
     backend: &mut dyn Backend,
     case: &Case,
@@ -357,7 +357,7 @@ fn attend(
 }
 
 #[test]
-fn pages_can_be_moved_and_hold_the_bytes_of_the_contract() {
+fn pages_can_be_restored_and_match_the_contract() {
     for case in ops::cases(OpKind::Attention) {
         let Op::Attention(dims) = case.op else { unreachable!() };
         let width = (dims.q_heads + 2 * dims.kv_heads) * dims.head_dim;
@@ -367,17 +367,17 @@ fn pages_can_be_moved_and_hold_the_bytes_of_the_contract() {
         let (_, snapshot) = attend(&mut cpu(), &case, (&x[..40 * width], 0), &[1, 3], &[]);
         let (got, pages) = attend(&mut cpu(), &case, (&x[40 * width..], 40), &[3, 2], &snapshot);
         assert_eq!(got, want[40 * dims.q_heads * dims.head_dim..], "{}", case.name);
-        // The plain backend stores the same bytes, and goes on from those of this one.
+        // The reference backend stores the same bytes, and can continue from this backend's.
         let mut reference = ReferenceBackend::new();
         let (_, other) = attend(&mut reference, &case, (&x[..40 * width], 0), &[1, 3], &[]);
-        assert!(other == snapshot, "{}: other bytes than the reference", case.name);
+        assert!(other == snapshot, "{}: bytes differ from the reference", case.name);
         let (_, other) = attend(&mut reference, &case, (&x[40 * width..], 40), &[3, 2], &snapshot);
-        assert!(other == pages, "{}: other bytes after a snapshot", case.name);
+        assert!(other == pages, "{}: bytes differ after a snapshot", case.name);
     }
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn bad_weights_snapshots_and_options_are_errors() {
     let mut backend = backend(Isa::detect(), 1);
     let key = |usage| WeightKey { name: "w".into(), usage };
     let load = |backend: &mut CpuBackend, usage, dtype, shape: &[usize], bytes: usize| {

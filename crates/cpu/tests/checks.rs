@@ -1,4 +1,4 @@
-//! A program or step that breaks what kernels rely on is refused before a kernel runs.
+//! A program or step that violates what kernels rely on is rejected before a kernel runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -55,7 +55,7 @@ fn message(what: impl FnOnce()) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default()
 }
 
-/// Two sequences: 33 rows from the start of the first, 2 rows across a page's edge of the second.
+/// Two sequences: 33 rows from the start of the first, 2 rows across a page boundary of the second.
 const SEGMENTS: [Segment; 2] = [
     Segment { slot: 0, first_row: 0, rows: 33, position: 0, first_page: 0 },
     Segment { slot: 1, first_row: 33, rows: 2, position: 30, first_page: 2 },
@@ -70,7 +70,7 @@ fn run(segments: &[Segment], pages: &[u32], wanted: &[u32], hidden: usize) -> St
 }
 
 #[test]
-fn steps_that_do_not_fit_are_refused() {
+fn invalid_steps_are_rejected() {
     let hidden = 35 * 32;
     let [first, second] = SEGMENTS;
     let case = |segments: &[Segment], pages: &[u32], wanted: &[u32], hidden, want: &str| {
@@ -91,7 +91,7 @@ fn steps_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn programs_that_do_not_fit_are_refused() {
+fn invalid_programs_are_rejected() {
     let case = |change: fn(&mut Program), want: &str| {
         let got = message(|| drop(compile(change)));
         assert!(got.contains(want), "{want:?}, got {got:?}");

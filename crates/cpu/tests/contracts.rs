@@ -1,4 +1,4 @@
-//! Every kernel row of every instruction set this machine has, over every hard case of its op.
+//! Every kernel row of every instruction set of this machine, on every hard case of its op.
 
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_kernel::Backend;

@@ -1,4 +1,4 @@
-//! What is rounded by whoever writes it has the bits of a rounding on its own.
+//! Quantising an output where it is written gives the bits of a separate call.
 
 mod build;
 
@@ -15,13 +15,13 @@ const DIMS: SsmDims = SsmDims { heads: 4, head_dim: 16, state: 12, groups: 2, ta
 
 const EXPERTS: usize = 4;
 
-/// An op with its weights, and what it reads of each row of the step.
+/// An op with its weights, and the inputs it reads from each row of the step.
 struct Writer {
     op: Op,
     phase: Phase,
     inputs: Vec<ValueType>,
     weights: Vec<CaseWeight>,
-    /// Columns and, for each token, rows of what it writes.
+    /// Columns, and rows per token, of its output.
     out: (usize, usize),
 }
 
@@ -94,7 +94,7 @@ fn writers() -> Vec<Writer> {
     ]
 }
 
-/// The product of what a writer wrote, rounded right after it or after another call, and what it wrote.
+/// The product of a writer's output, quantised right after it or after another call, and that output.
 fn run(
     backend: &mut CpuBackend,
     writer: &Writer,
@@ -144,7 +144,7 @@ fn run(
 }
 
 #[test]
-fn what_is_rounded_as_it_is_written_has_the_same_bits() {
+fn quantising_where_written_gives_the_same_bits() {
     for (writer, dtype) in writers().iter().flat_map(|w| [DType::Q8_0, DType::BF16].map(|d| (w, d))) {
         let cols = writer.out.0;
         let weight = CaseWeight::encode(dtype, &[32, cols], &Rng(9).normals(32 * cols, 1.0));

@@ -38,7 +38,7 @@ pub fn backend(isa: Isa, threads: usize) -> CpuBackend {
     CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true }).unwrap()
 }
 
-/// The row that serves an op, and what it reads.
+/// The kernel row for an op, and its input type.
 pub fn row(backend: &CpuBackend, op: Op, phase: Phase, types: &[DType], input_cols: usize) -> (usize, Elem) {
     let site = Site { op: &op, phase, weight_types: types, input_cols };
     let fits = |k: &mambo_kernel::KernelRow| k.op == op.kind() && (k.accepts)(&site);
@@ -46,7 +46,7 @@ pub fn row(backend: &CpuBackend, op: Op, phase: Phase, types: &[DType], input_co
     (index, backend.kernels()[index].input)
 }
 
-/// Builds programs call by call: inputs from the hidden rows, outputs one after the other in the arena.
+/// Builds programs call by call: inputs come from the hidden rows, outputs are consecutive in the arena.
 pub struct Builder<'a> {
     pub backend: &'a mut CpuBackend,
     phase: Phase,
