@@ -75,7 +75,7 @@ pub(crate) fn check_memory(
     };
     let kept = match need.snapshots {
         0 => String::new(),
-        bytes => format!(", kept pasts {}", human_bytes(bytes)),
+        bytes => format!(", snapshots {}", human_bytes(bytes)),
     };
     match config.memory_bytes {
         Some(available) if need.total() > available => Err(EngineError::DoesNotFit {
