@@ -21,10 +21,25 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("cpu", &["tensor", "kernel"]),
     ("engine", &["tensor", "kernel", "graph", "plan"]),
     ("text", &[]),
+    ("runtime", &["tensor", "checkpoint", "kernel", "graph", "model", "engine", "text"]),
+    ("convert", &["tensor", "checkpoint", "kernel", "graph", "model", "engine", "text", "runtime"]),
     ("testkit", &["tensor", "kernel"]),
     (
         "cli",
-        &["tensor", "checkpoint", "kernel", "graph", "model", "plan", "cpu", "engine", "text", "testkit"],
+        &[
+            "tensor",
+            "checkpoint",
+            "kernel",
+            "graph",
+            "model",
+            "plan",
+            "cpu",
+            "engine",
+            "text",
+            "runtime",
+            "convert",
+            "testkit",
+        ],
     ),
 ];
 

@@ -10,9 +10,8 @@ use serde_json::{Value, json};
 use crate::amounts::counted;
 use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
-use crate::machine;
-use crate::model::{EngineUse, Model};
 use crate::workload::{Pasts, RandomIds, WARM_UP, after, cancel_all, start_prompt};
+use crate::{machine, open};
 
 /// Decode steps that are timed.
 const DECODE_STEPS: usize = 32;
@@ -44,18 +43,19 @@ pub struct Analysis {
 /// Loads the model and measures steps of a program.
 pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
     let Workload { prefill, tokens, depth } = work;
-    let model = Model::open(args)?;
-    let mut flags = args.clone();
+    let model = open::model(args.model.as_deref())?;
+    let mut options = args.load_options();
     if prefill {
         // What is timed is one step.
-        flags.chunk = tokens;
+        options.step_tokens = tokens;
     }
     let sequences = if prefill { 1 } else { tokens };
     let own = if prefill { tokens } else { 1 + WARM_UP + DECODE_STEPS };
     let room = depth.saturating_add(own).saturating_add(1);
-    flags.context = Some(flags.context.unwrap_or(room).max(room));
-    let snapshots = if prefill { SnapshotRoom::default() } else { Pasts::room(sequences, &[depth]) };
-    let mut engine = model.engine(&flags, EngineUse { sequences, snapshots, ..EngineUse::default() })?;
+    options.context_tokens = Some(options.context_tokens.unwrap_or(room).max(room));
+    options.sequences = sequences;
+    options.snapshots = if prefill { SnapshotRoom::default() } else { Pasts::room(sequences, &[depth]) };
+    let mut engine = open::engine(&model, args.threads, &options)?;
     let program = if prefill { engine.program_ids().0 } else { engine.program_ids().1 };
     let mut ids = RandomIds::below(model.spec.vocab);
     if prefill {
@@ -73,7 +73,7 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
         kv_types: engine.config().kv_types,
         state_elem: engine.config().state_elem,
         weight_bytes: &|key| {
-            let stored = || weights.0.get(&key.name).map_or(0, |w| w.stored_bytes());
+            let stored = || weights.get(&key.name).map_or(0, |w| w.stored_bytes());
             engine.backend().held_bytes(key).unwrap_or_else(stored)
         },
     };

@@ -2,15 +2,14 @@
 
 use anyhow::Result;
 use mambo_cpu::{CpuBackend, CpuOptions};
-
-use crate::machine;
+use mambo_runtime::memory;
 
 /// Bytes read per pass, if there is memory for them: more than any cache holds.
 const PASS_BYTES: usize = 512 << 20;
 
 /// Bytes per second that `threads` threads read together.
 pub fn read_bandwidth(threads: usize) -> Result<f64> {
-    let spare = machine::available_memory().map_or(PASS_BYTES, |bytes| bytes as usize / 4);
+    let spare = memory::available().map_or(PASS_BYTES, |bytes| bytes as usize / 4);
     let mut backend = CpuBackend::new(CpuOptions { threads, ..CpuOptions::default() })?;
     Ok(backend.read_bandwidth(PASS_BYTES.min(spare))? * 1e9)
 }

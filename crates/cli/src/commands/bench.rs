@@ -7,16 +7,15 @@ use clap::Args;
 use mambo_engine::{Engine, Event, Request, human_bytes};
 use mambo_kernel::ProgramId;
 use mambo_plan::{CallCost, CostContext, program_cost};
+use mambo_runtime::{LoadOptions, Model, TypeTable, memory};
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, Spread};
 use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
-use crate::described::{Described, TypeTable};
-use crate::machine;
-use crate::model::{EngineUse, Model};
 use crate::terminal::{put, put_json};
 use crate::workload::{Pasts, RandomIds, WARM_UP, after, cancel_all};
+use crate::{machine, open};
 
 /// `mambo bench`
 #[derive(Args)]
@@ -59,9 +58,8 @@ struct Measurement {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
     check(args)?;
-    let described = Described::open(args.model.model.as_deref())?;
-    let types = described.types()?;
-    let model = Model::open(&args.model)?;
+    let types = open::described(args.model.model.as_deref())?.types()?;
+    let model = open::model(args.model.model.as_deref())?;
     let start = Instant::now();
     let (mut engine, threads) = load(args, &model)?;
     let load_seconds = start.elapsed().as_secs_f64();
@@ -74,7 +72,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         found.extend(measure_decode(args, &pasts, &mut engine, &mut ids, &types)?);
     }
     // Asked before the bandwidth is measured, which takes memory of its own.
-    let peak = machine::peak_memory();
+    let peak = memory::peak();
     let bandwidth = read_bandwidth(threads)?;
     let machine = json!({
         "backend": engine.backend().name(),
@@ -83,7 +81,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         "load_seconds": load_seconds,
         "weight_bytes": engine.backend().weight_bytes(),
         "peak_memory_bytes": peak,
-        "kept_past_bytes": kept,
+        "snapshot_bytes": kept,
     });
     if args.json {
         let results: Vec<Value> = found.iter().map(|m| m.to_json(bandwidth)).collect();
@@ -97,7 +95,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         bandwidth / 1e9,
         human_bytes(engine.backend().weight_bytes() as u64),
         peak.map_or("unknown".to_owned(), human_bytes),
-        if kept > 0 { format!(", of which kept pasts {}", human_bytes(kept)) } else { String::new() },
+        if kept > 0 { format!(", of which snapshots {}", human_bytes(kept)) } else { String::new() },
         table(&found, bandwidth),
     ))?;
     Ok(())
@@ -132,14 +130,14 @@ fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
         tokens => (largest(&args.batch), &args.depth[..], tokens.saturating_add(1 + WARM_UP)),
     };
     let need = largest(&args.prompt).max(largest(depths).saturating_add(decoded)).saturating_add(1);
-    let mut flags = args.model.clone();
-    flags.context = Some(flags.context.unwrap_or(need));
-    if flags.context < Some(need) {
+    let context_tokens = Some(args.model.context.unwrap_or(need));
+    if context_tokens < Some(need) {
         bail!("--context holds fewer than the {need} tokens this measurement needs; leave it out");
     }
-    let usage = EngineUse { sequences, snapshots: Pasts::room(sequences, depths), ..EngineUse::default() };
+    let snapshots = Pasts::room(sequences, depths);
+    let options = LoadOptions { sequences, context_tokens, snapshots, ..args.model.load_options() };
     let threads = args.model.threads.unwrap_or(usize::MAX).min(machine::cores());
-    Ok((model.engine(&flags, usage)?, threads))
+    Ok((open::engine(model, args.model.threads, &options)?, threads))
 }
 
 /// Prompts of all lengths take turns, so that a machine that changes meanwhile changes for all of them.

@@ -7,13 +7,12 @@ use mambo_graph::Graph;
 use mambo_kernel::{Backend, CacheLayout, Phase, Program, Rollback};
 use mambo_model::{BuildOptions, ModelSpec};
 use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
-use mambo_tensor::DType;
+use mambo_runtime::{DEFAULT_CONTEXT, Described, TypeTable};
 use serde_json::{Value, json};
 
 use crate::analysis::{self, Workload};
 use crate::args::ModelArgs;
-use crate::described::{Described, TypeTable};
-use crate::model;
+use crate::open;
 use crate::terminal::{put, put_json};
 
 /// `mambo explain`
@@ -103,9 +102,9 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     if args.depth.is_some() {
         bail!("--depth is where --analyze measures; add --analyze or leave --depth out");
     }
-    let described = Described::open(args.model.model.as_deref())?;
+    let described = open::described(args.model.model.as_deref())?;
     let types = described.types()?;
-    let backend = model::backend(&args.model)?;
+    let backend = open::backend(args.model.threads)?;
     let stages = Stages::of(args, &described, &types, &*backend)?;
     if args.json {
         put_json(&stages.to_json(args, &described, &types, &*backend))?;
@@ -216,13 +215,14 @@ fn caches(
     graph: &Graph,
     sequences: usize,
 ) -> Result<CacheLayout> {
-    let trained = described.spec.context.unwrap_or(model::DEFAULT_CONTEXT);
+    let trained = described.spec.context.unwrap_or(DEFAULT_CONTEXT);
+    let options = args.model.load_options();
     let config = EngineConfig {
         max_sequences: sequences,
-        context_tokens: model::context_tokens(&args.model, &described.spec, 0)?,
-        step_tokens: args.model.chunk,
-        kv_types: args.model.cache.kv_types(types.dtype("embed") == Some(DType::F32)),
-        state_elem: args.model.cache.state_type,
+        context_tokens: options.context_for(&described.spec)?,
+        step_tokens: options.step_tokens,
+        kv_types: options.kv_types_for(types.dtype("embed")),
+        state_elem: options.state_elem,
         rollback: Rollback::None,
         snapshots: Default::default(),
         memory_bytes: None,

@@ -2,20 +2,19 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use mambo_convert::{Container, Recipe};
 use mambo_engine::{MemoryNeed, SCORE_TOKENS, human_bytes, plan};
 use mambo_kernel::{Backend, CacheLayout, PAGE_TOKENS, Phase, Program, WeightKey};
 use mambo_model::{BuildOptions, ModelSpec};
 use mambo_plan::{CostContext, program_cost};
-use mambo_tensor::DType;
+use mambo_runtime::{DEFAULT_CONTEXT, DEFAULT_STEP_TOKENS, Described, TypeTable, memory};
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, context_text};
-use crate::args::{CacheArgs, DEFAULT_CHUNK, ModelArgs, NameArgs};
+use crate::args::{CacheArgs, NameArgs};
 use crate::bandwidth::read_bandwidth;
-use crate::described::{Described, TypeTable};
-use crate::model::DEFAULT_CONTEXT;
 use crate::terminal::{put, put_json};
-use crate::{machine, model};
+use crate::{machine, open};
 
 /// `mambo fit`
 #[derive(Args)]
@@ -76,17 +75,16 @@ impl TokenBytes {
 
 /// Runs the command.
 pub fn run(args: &FitArgs) -> Result<()> {
-    let described = Described::open(args.model.name())?;
+    let described = open::described(args.model.name())?;
     let types = match &args.quant {
         None => described.types()?,
-        Some(name) => TypeTable::as_if(&described.spec, name)?,
+        Some(name) => Recipe::named(name, Container::Gguf)?.types(&described.spec)?,
     };
-    let flags = ModelArgs { threads: args.threads, ..Default::default() };
-    let backend = model::backend(&flags)?;
+    let backend = open::backend(args.threads)?;
     let memory = match args.memory {
         Some(gib) if gib > 0.0 => (gib * f64::from(1 << 30)) as u64,
         Some(_) => bail!("--memory must be above 0"),
-        None => machine::available_memory()
+        None => memory::available()
             .context("this system does not say how much memory is free; give it with --memory")?,
     };
     let bandwidth = match args.bandwidth {
@@ -117,7 +115,7 @@ impl Fit {
         let weight_type = |name: &str| types.dtype(name);
         let wanted = [
             (Phase::Decode, 1, 1),
-            (Phase::Prefill, DEFAULT_CHUNK, 1),
+            (Phase::Prefill, DEFAULT_STEP_TOKENS, 1),
             (Phase::Verify, SCORE_TOKENS, SCORE_TOKENS),
         ];
         let mut programs = Vec::new();
@@ -127,12 +125,12 @@ impl Fit {
         let mut keys: Vec<WeightKey> = programs.iter().flat_map(|p| p.weights.clone()).collect();
         keys.sort();
         keys.dedup();
-        let all_f32 = types.dtype("embed") == Some(DType::F32);
+        let options = cache.load_options();
         let layout = CacheLayout {
             kv_layers: graph.kv_layers.clone(),
-            kv_types: cache.kv_types(all_f32),
+            kv_types: options.kv_types_for(types.dtype("embed")),
             state_layers: graph.state_layers.clone(),
-            state_elem: cache.state_type,
+            state_elem: options.state_elem,
             ..Default::default()
         };
         let arena = programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64;
