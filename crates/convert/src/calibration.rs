@@ -52,21 +52,22 @@ impl Calibration {
 
     /// Adds the inputs of one window.
     fn observe(&mut self, window: &[u32], squares: &mut [Squares]) -> Result<(), ConvertError> {
-        let options = ScoreOptions { chunk: usize::MAX, companions: 0 };
-        let (mut rows, mut ids) = (Vec::new(), Vec::new());
-        let (observed, vocab) = (&self.observed, self.vocab);
+        // The rows of every observed weight, with the experts' numbers behind those that have experts.
+        let mut outputs: Vec<&str> = Vec::new();
+        for place in &self.observed {
+            outputs.push(&place.rows);
+            outputs.extend(place.experts.as_ref().map(|experts| experts.ids.as_str()));
+        }
+        let options = ScoreOptions { chunk: usize::MAX, companions: 0, outputs: &outputs };
+        let observed = &self.observed;
         self.engine.score(window, options, &mut |scored| {
-            let tokens = scored.logits.len() / vocab;
+            let mut fetched = scored.outputs.iter();
+            let mut next = || fetched.next().expect("every output that was asked for");
             for (place, squares) in observed.iter().zip(&mut *squares) {
-                rows.clear();
-                (scored.output)(place.rows, 0..tokens * place.rows_per_token, &mut rows);
-                match place.experts {
-                    None => squares.add_rows(&rows),
-                    Some(experts) => {
-                        ids.clear();
-                        (scored.output)(experts.ids, 0..tokens, &mut ids);
-                        squares.add_expert_rows(&rows, &ids, place.rows_per_token, experts);
-                    }
+                let rows = next();
+                match &place.experts {
+                    None => squares.add_rows(rows),
+                    Some(experts) => squares.add_expert_rows(rows, next(), place.rows_per_token, experts),
                 }
             }
         })?;
@@ -85,7 +86,7 @@ struct Squares {
 
 impl Squares {
     fn new(place: &Observed) -> Squares {
-        let sets = place.experts.map_or(1, |e| e.count);
+        let sets = place.experts.as_ref().map_or(1, |e| e.count);
         Squares { cols: place.cols, sums: vec![0.0; sets * place.cols], rows: vec![0; sets] }
     }
 
@@ -105,7 +106,7 @@ impl Squares {
         rows: &[f32],
         ids: &[f32],
         rows_per_token: usize,
-        experts: ObservedExperts,
+        experts: &ObservedExperts,
     ) {
         for (choice, &expert) in ids.iter().enumerate() {
             let (token, nth) = (choice / experts.top_k, choice % experts.top_k);
@@ -138,18 +139,23 @@ mod tests {
 
     #[test]
     fn every_expert_counts_its_own_rows() {
-        let experts = ObservedExperts { ids: 1, top_k: 2, count: 3 };
-        let place =
-            Observed { weight: "w".to_owned(), cols: 2, rows: 0, rows_per_token: 1, experts: Some(experts) };
+        let experts = ObservedExperts { ids: "ids".to_owned(), top_k: 2, count: 3 };
+        let place = Observed {
+            weight: "w".to_owned(),
+            cols: 2,
+            rows: "rows".to_owned(),
+            rows_per_token: 1,
+            experts: Some(experts.clone()),
+        };
         let mut shared = Squares::new(&place);
-        shared.add_expert_rows(&[1.0, 0.0, 3.0, 2.0], &[0.0, 2.0, 2.0, 0.0], 1, experts);
+        shared.add_expert_rows(&[1.0, 0.0, 3.0, 2.0], &[0.0, 2.0, 2.0, 0.0], 1, &experts);
         assert_eq!(shared.sums, [10.0, 4.0, 0.0, 0.0, 10.0, 4.0]);
         assert_eq!(shared.rows, [2, 0, 2]);
         let means = shared.means();
         assert!((means[0] - 5.035).abs() < 1e-6 && (means[1] - 2.035).abs() < 1e-6, "{means:?}");
         assert_eq!(means[2..4], means[0..2], "an expert nobody asked is like the others");
         let mut own = Squares::new(&Observed { rows_per_token: 2, ..place });
-        own.add_expert_rows(&[1.0, 1.0, 2.0, 2.0], &[1.0, 2.0], 2, experts);
+        own.add_expert_rows(&[1.0, 1.0, 2.0, 2.0], &[1.0, 2.0], 2, &experts);
         assert_eq!(own.sums, [0.0, 0.0, 1.0, 1.0, 4.0, 4.0]);
     }
 }

@@ -9,6 +9,9 @@ use mambo_text::TextError;
 /// Why a model cannot be opened, loaded or asked.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
+    /// A sequence ended because something went wrong with it.
+    #[error("{0}")]
+    Failed(String),
     /// Neither a path nor a hub id that was downloaded.
     #[error(
         "there is no file or folder `{name}`, and no model of that id in the local hub cache; download it first or give a path"

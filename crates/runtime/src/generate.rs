@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use mambo_engine::{Choice, Engine, Event, SamplingParams};
+use mambo_engine::{Choice, Engine, Event, FinishReason, SamplingParams};
 use mambo_text::Event as Piece;
 
 use crate::{ModelText, Prompt, Reply, ReplyStream, RuntimeError};
@@ -41,12 +41,16 @@ pub fn generate(
     listener: &mut dyn FnMut(GenerateEvent) -> ControlFlow<()>,
 ) -> Result<Reply, RuntimeError> {
     let mut stream = ReplyStream::start(engine, text, prompt, options)?;
-    let ran = run(engine, &mut stream, listener);
-    // Whatever went wrong or was broken off, nobody waits for the rest.
+    let _ = run(engine, &mut stream, listener);
+    // If it was broken off, nobody waits for the rest.
     for piece in stream.cancel(engine) {
         let _ = listener(GenerateEvent::Piece(&piece));
     }
-    ran.map(|_| stream.into_reply())
+    let reply = stream.into_reply();
+    match &reply.finish {
+        FinishReason::Failed(why) => Err(RuntimeError::Failed(why.clone())),
+        _ => Ok(reply),
+    }
 }
 
 /// Steps until the sequence has ended or the listener breaks it off.
@@ -54,14 +58,14 @@ fn run(
     engine: &mut Engine,
     stream: &mut ReplyStream,
     listener: &mut dyn FnMut(GenerateEvent) -> ControlFlow<()>,
-) -> Result<ControlFlow<()>, RuntimeError> {
+) -> ControlFlow<()> {
     let prompt = stream.reply().prompt_tokens;
     let mut read = stream.reply().reused_tokens;
     while !stream.is_finished() {
         if listener(GenerateEvent::Step { read: read.min(prompt), prompt }).is_break() {
-            return Ok(ControlFlow::Break(()));
+            return ControlFlow::Break(());
         }
-        let events = engine.step()?;
+        let events = engine.step();
         read += engine.config().step_tokens;
         for event in events {
             let mut flow = ControlFlow::Continue(());
@@ -76,9 +80,9 @@ fn run(
                 }
             }
             if flow.is_break() {
-                return Ok(flow);
+                return flow;
             }
         }
     }
-    Ok(ControlFlow::Continue(()))
+    ControlFlow::Continue(())
 }

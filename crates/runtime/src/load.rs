@@ -1,12 +1,12 @@
 //! From an open model to an engine that runs it. The only place that configures engines.
 
 use mambo_engine::{Engine, EngineConfig, Progress, SnapshotRoom};
-use mambo_kernel::{Backend, KvElem, KvTypes, Rollback, StateElem, WeightSource};
+use mambo_kernel::{Backend, KvElem, KvTypes, MemoryBudget, StateElem, WeightSource};
 use mambo_model::ModelSpec;
 use mambo_tensor::DType;
 
 use crate::model::{BoundWeights, Graphs};
-use crate::{Model, RuntimeError, memory};
+use crate::{Model, RuntimeError};
 
 /// Context of an engine if neither the caller nor the model says otherwise.
 pub const DEFAULT_CONTEXT: usize = 8192;
@@ -36,8 +36,8 @@ pub struct LoadOptions {
     pub mtp: bool,
     /// Snapshots that will be kept.
     pub snapshots: SnapshotRoom,
-    /// Memory that may be used; by default what the system says is free. Nothing is checked if it is unknown.
-    pub memory_bytes: Option<u64>,
+    /// Memory that may be used; by default what the backend says is free. Nothing is checked if it is unknown.
+    pub memory: Option<MemoryBudget>,
 }
 
 impl Default for LoadOptions {
@@ -51,7 +51,7 @@ impl Default for LoadOptions {
             state_elem: StateElem::F32,
             mtp: false,
             snapshots: SnapshotRoom::default(),
-            memory_bytes: memory::available(),
+            memory: None,
         }
     }
 }
@@ -113,9 +113,9 @@ impl LoadOptions {
             step_tokens: self.step_tokens.min(context * sequences),
             kv_types: self.kv_types_for(weights.get("embed").map(|w| w.dtype())),
             state_elem: self.state_elem,
-            rollback: Rollback::None,
             snapshots: self.snapshots,
-            memory_bytes: self.memory_bytes,
+            memory: self.memory,
+            ..EngineConfig::default()
         })
     }
 }
@@ -155,8 +155,6 @@ impl Model {
         let parts = graphs.parts(&self.spec);
         let mut progress = |Progress { done, total }| listener(LoadEvent::Progress { done, total });
         let engine = Engine::load(backend, &parts, &weights, config, &mut progress);
-        // Scales are only looked at while weights are read; a bad one is named here, tensor and all.
-        weights.check_read_parts()?;
         engine.map_err(|source| RuntimeError::Load { model: self.name().to_owned(), source })
     }
 }

@@ -53,6 +53,7 @@ impl Reply {
             FinishReason::Length => "length",
             FinishReason::Context => "context",
             FinishReason::Cancelled => "cancelled",
+            FinishReason::Failed(_) => "error",
         }
     }
 
@@ -91,6 +92,7 @@ impl ReplyStream {
             max_tokens: options.max_tokens,
             stop_tokens: text.stop_tokens().to_vec(),
             sampling: options.sampling.unwrap_or_else(|| text.sampling().clone()),
+            mask: None,
             resume: prompt.resume,
             snapshot_at: prompt.snapshot_at,
         })?;
@@ -121,7 +123,7 @@ impl ReplyStream {
                 self.reply.snapshot = Some(snapshot.clone());
                 Vec::new()
             }
-            Event::Finished { id, reason } if *id == self.id => self.finish(*reason),
+            Event::Finished { id, reason } if *id == self.id => self.finish(reason.clone()),
             _ => Vec::new(),
         }
     }

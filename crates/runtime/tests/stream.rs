@@ -83,7 +83,7 @@ fn many_streams_share_one_engine() {
         .collect();
     let mut words = vec![String::new(); streams.len()];
     while !engine.is_idle() {
-        for event in engine.step().unwrap() {
+        for event in engine.step() {
             for (stream, words) in streams.iter_mut().zip(&mut words) {
                 for piece in stream.take(&event) {
                     if let Piece::Content(text) = piece {
@@ -161,7 +161,7 @@ fn errors_say_what_to_do_without_flags() {
         refused(&LoadOptions { context_tokens: Some(usize::MAX), ..usual() }),
         refused(&LoadOptions { step_tokens: 0, ..usual() }),
         refused(&LoadOptions { sequences: usize::MAX, ..usual() }),
-        refused(&LoadOptions { memory_bytes: Some(1), ..usual() }),
+        refused(&LoadOptions { memory: Some(MemoryBudget { host: Some(1), device: None }), ..usual() }),
     ];
     for sentence in sentences {
         assert!(!sentence.contains("--"), "{sentence}");

@@ -6,7 +6,6 @@ use anyhow::{Result, bail};
 use clap::Args;
 use mambo_engine::{Engine, Event, Request, human_bytes};
 use mambo_kernel::ProgramId;
-use mambo_plan::{CallCost, CostContext, program_cost};
 use mambo_runtime::{LoadOptions, Model, TypeTable, memory};
 use serde_json::{Value, json};
 
@@ -14,7 +13,7 @@ use crate::amounts::{Columns, Spread};
 use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
 use crate::terminal::{put, put_json};
-use crate::workload::{Pasts, RandomIds, WARM_UP, after, cancel_all};
+use crate::workload::{DeepContexts, RandomIds, WARM_UP, after, cancel_all};
 use crate::{machine, open};
 
 /// `mambo bench`
@@ -134,7 +133,7 @@ fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
     if context_tokens < Some(need) {
         bail!("--context holds fewer than the {need} tokens this measurement needs; leave it out");
     }
-    let snapshots = Pasts::room(sequences, depths);
+    let snapshots = DeepContexts::room(sequences, depths);
     let options = LoadOptions { sequences, context_tokens, snapshots, ..args.model.load_options() };
     let threads = args.model.threads.unwrap_or(usize::MAX).min(machine::cores());
     Ok((open::engine(model, args.model.threads, &options)?, threads))
@@ -155,7 +154,7 @@ fn measure_prefill(
             let request = Request { prompt: ids.take(*tokens), max_tokens: Some(1), ..Default::default() };
             let start = Instant::now();
             let id = engine.submit(request)?;
-            while !engine.step()?.iter().any(|e| matches!(e, Event::Token { .. })) {}
+            while !step(engine)?.iter().any(|e| matches!(e, Event::Token { .. })) {}
             if turn > 0 {
                 rates.push(*tokens as f64 / start.elapsed().as_secs_f64());
             }
@@ -186,20 +185,24 @@ fn measure_prefill(
 struct DecodeCase<'a> {
     batch: usize,
     depth: usize,
-    pasts: &'a Pasts,
+    pasts: &'a DeepContexts,
     rates: Vec<f64>,
 }
 
 /// Reads what is behind the sequences, for every depth.
-fn read_pasts(args: &BenchArgs, engine: &mut Engine, ids: &mut RandomIds) -> Result<Vec<(usize, Pasts)>> {
-    let read = |&depth| Ok((depth, Pasts::read(engine, ids, largest(&args.batch), depth)?));
+fn read_pasts(
+    args: &BenchArgs,
+    engine: &mut Engine,
+    ids: &mut RandomIds,
+) -> Result<Vec<(usize, DeepContexts)>> {
+    let read = |&depth| Ok((depth, DeepContexts::read(engine, ids, largest(&args.batch), depth)?));
     args.depth.iter().map(read).collect()
 }
 
 /// Batches at all depths take turns, as prompts do.
 fn measure_decode(
     args: &BenchArgs,
-    pasts: &[(usize, Pasts)],
+    pasts: &[(usize, DeepContexts)],
     engine: &mut Engine,
     ids: &mut RandomIds,
     types: &TypeTable,
@@ -242,7 +245,7 @@ fn measure_decode(
 fn decode(engine: &mut Engine, steps: usize) -> Result<usize> {
     let mut tokens = 0;
     for _ in 0..steps {
-        tokens += engine.step()?.iter().filter(|e| matches!(e, Event::Token { .. })).count();
+        tokens += step(engine)?.iter().filter(|e| matches!(e, Event::Token { .. })).count();
     }
     Ok(tokens)
 }
@@ -256,16 +259,11 @@ fn step_cost(
     segments: usize,
     depth: usize,
 ) -> CallCost {
-    let context = CostContext {
-        tokens,
-        wanted: segments,
-        segments,
-        depth,
-        kv_types: engine.config().kv_types,
-        state_elem: engine.config().state_elem,
-        weight_bytes: &|key| engine.backend().held_bytes(key).unwrap_or_else(|| types.bytes(&key.name)),
-    };
-    program_cost(engine.backend().program(program), &context).into_iter().sum()
+    let shape = StepShape { tokens, wanted: segments, segments, depth };
+    let weight_bytes =
+        |key: &WeightKey| engine.backend().held_bytes(key).unwrap_or_else(|| types.bytes(&key.name));
+    let program = engine.backend().program(program);
+    program_cost(program, &shape, engine.config().cache_types(), &weight_bytes).into_iter().sum()
 }
 
 impl Measurement {

@@ -204,7 +204,7 @@ impl Chat<'_> {
             FinishReason::Cancelled => eprintln!("(stopped)"),
             FinishReason::Length => eprintln!("(stopped after {})", counted(reply.choices.len(), "token")),
             FinishReason::Context => eprintln!("({})", self.full(self.totals.context_used)),
-            FinishReason::Stop => {}
+            FinishReason::Stop | FinishReason::Failed(_) => {}
         }
         Ok(())
     }

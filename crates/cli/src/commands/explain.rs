@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use mambo_engine::{EngineConfig, ModelGraphs, SCORE_TOKENS, cache_layout, optimise};
+use mambo_engine::{EngineConfig, ModelGraphs, PlanOptions, SCORE_TOKENS, cache_layout, optimise};
 use mambo_graph::Graph;
 use mambo_kernel::{Backend, CacheLayout, Phase, Program, Rollback};
 use mambo_model::{BuildOptions, ModelSpec};
@@ -142,12 +142,15 @@ impl Stages {
         let weight_type = |name: &str| types.dtype(name);
         let phase = args.phase.phase();
         let mut passes = Vec::new();
-        let graph = optimise(&built, backend, phase, &weight_type, &mut |report| {
+        let (max_tokens, max_wanted) = args.phase.rows(args.tokens, args.model.chunk);
+        let load = args.model.load_options();
+        let caches = CacheTypes { kv: load.kv_types_for(types.dtype("embed")), state: load.state_elem };
+        let options = PlanOptions { phase, max_tokens, max_wanted, caches, weight_type: &weight_type };
+        let graph = optimise(&built, backend, &options, &mut |report| {
             passes.push((report.pass.name, report.changed, report.to_string()));
         })?;
-        let (max_tokens, max_wanted) = args.phase.rows(args.tokens, args.model.chunk);
-        let options =
-            LowerOptions { name: &graph.name, phase, max_tokens, max_wanted, weight_type: &weight_type };
+        let name = &graph.name;
+        let options = LowerOptions { name, phase, max_tokens, max_wanted, caches, weight_type: &weight_type };
         let program = lower(&graph, &Kernels::of(backend), &options)?;
         let sequences = if args.phase == PhaseName::Decode { max_tokens } else { 1 };
         let caches = caches(args, described, types, &built, sequences)?;
@@ -223,9 +226,7 @@ fn caches(
         step_tokens: options.step_tokens,
         kv_types: options.kv_types_for(types.dtype("embed")),
         state_elem: options.state_elem,
-        rollback: Rollback::None,
-        snapshots: Default::default(),
-        memory_bytes: None,
+        ..EngineConfig::default()
     };
     let graphs =
         ModelGraphs { trunk: graph, mtp: None, trained_context: trained, vocab: described.spec.vocab };

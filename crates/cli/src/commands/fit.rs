@@ -6,7 +6,6 @@ use mambo_convert::{Container, Recipe};
 use mambo_engine::{MemoryNeed, SCORE_TOKENS, human_bytes, plan};
 use mambo_kernel::{Backend, CacheLayout, PAGE_TOKENS, Phase, Program, WeightKey};
 use mambo_model::{BuildOptions, ModelSpec};
-use mambo_plan::{CostContext, program_cost};
 use mambo_runtime::{DEFAULT_CONTEXT, DEFAULT_STEP_TOKENS, Described, TypeTable, memory};
 use serde_json::{Value, json};
 
@@ -84,7 +83,9 @@ pub fn run(args: &FitArgs) -> Result<()> {
     let memory = match args.memory {
         Some(gib) if gib > 0.0 => (gib * f64::from(1 << 30)) as u64,
         Some(_) => bail!("--memory must be above 0"),
-        None => memory::available()
+        None => backend
+            .memory()?
+            .host
             .context("this system does not say how much memory is free; give it with --memory")?,
     };
     let bandwidth = match args.bandwidth {
@@ -118,19 +119,25 @@ impl Fit {
             (Phase::Prefill, DEFAULT_STEP_TOKENS, 1),
             (Phase::Verify, SCORE_TOKENS, SCORE_TOKENS),
         ];
+        let options = cache.load_options();
+        let caches = CacheTypes { kv: options.kv_types_for(types.dtype("embed")), state: options.state_elem };
         let mut programs = Vec::new();
         for (phase, tokens, rows) in wanted {
-            programs.push(plan(&graph, backend, phase, tokens, rows, &weight_type)?);
+            let (max_tokens, max_wanted, weight_type) = (tokens, rows, &weight_type);
+            programs.push(plan(
+                &graph,
+                backend,
+                &PlanOptions { phase, max_tokens, max_wanted, caches, weight_type },
+            )?);
         }
         let mut keys: Vec<WeightKey> = programs.iter().flat_map(|p| p.weights.clone()).collect();
         keys.sort();
         keys.dedup();
-        let options = cache.load_options();
         let layout = CacheLayout {
             kv_layers: graph.kv_layers.clone(),
-            kv_types: options.kv_types_for(types.dtype("embed")),
+            kv_types: caches.kv,
             state_layers: graph.state_layers.clone(),
-            state_elem: options.state_elem,
+            state_elem: caches.state,
             ..Default::default()
         };
         let arena = programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64;
@@ -177,10 +184,9 @@ impl Fit {
     /// Bytes one token moves after `depth` others.
     fn token_bytes(&self, depth: usize) -> TokenBytes {
         let total = |depth: usize, weight_bytes: &dyn Fn(&WeightKey) -> u64| -> u64 {
-            let (kv_types, state_elem) = (self.layout.kv_types, self.layout.state_elem);
-            let (tokens, wanted, segments) = (1, 1, 1);
-            let context = CostContext { tokens, wanted, segments, depth, kv_types, state_elem, weight_bytes };
-            program_cost(&self.decode, &context).iter().map(|c| c.bytes).sum()
+            let types = CacheTypes { kv: self.layout.kv_types, state: self.layout.state_elem };
+            let shape = StepShape { tokens: 1, wanted: 1, segments: 1, depth };
+            program_cost(&self.decode, &shape, types, weight_bytes).iter().map(|c| c.bytes).sum()
         };
         let stored = |key: &WeightKey| self.types.bytes(&key.name);
         let (all, fresh, bare) = (total(depth, &stored), total(0, &stored), total(0, &|_| 0));

@@ -44,7 +44,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         true => open::with_bar(|bar| model.load(Box::new(ReferenceBackend::new()), &options, bar))?,
         false => open::engine(&model, args.model.threads, &options)?,
     };
-    let options = ScoreOptions { chunk: args.model.chunk, companions: args.beside };
+    let options = ScoreOptions { chunk: args.model.chunk, companions: args.beside, outputs: &[] };
     let bar = CountBar::new("positions", ids.len() as u64);
     let mut written = Ok(());
     engine.score(&ids, options, &mut |rows| {

@@ -56,7 +56,7 @@ impl Windows {
 /// Logits of a window, row t for the token at t+1; the last row predicts nothing known and is left out.
 pub fn score_window(engine: &mut Engine, window: &[u32], vocab: usize) -> Result<Vec<f32>, RuntimeError> {
     let mut logits = Vec::with_capacity(window.len() * vocab);
-    let options = ScoreOptions { chunk: SCORE_TOKENS, companions: 0 };
+    let options = ScoreOptions { chunk: SCORE_TOKENS, ..Default::default() };
     engine.score(window, options, &mut |rows| logits.extend_from_slice(rows.logits))?;
     logits.truncate((window.len() - 1) * vocab);
     Ok(logits)
