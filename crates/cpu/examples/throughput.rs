@@ -2,13 +2,12 @@
 //! eight rows or more over a small one.
 //! `cargo run --release -p mambo-cpu --example throughput [threads [isa [type [tokens]]]]`
 
-use std::borrow::Cow;
 use std::time::Instant;
 
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_kernel::{
-    Backend, Call, Elem, Epilogue, Op, OpKind, Operand, Output, Phase, Place, Program, Rows, Segment,
-    StepInputs, WeightKey, WeightSource, WeightUse,
+    Backend, Call, Digest, Elem, Epilogue, Op, OpKind, Operand, Output, Phase, Place, Program, Rows, Segment,
+    StepInputs, WeightError, WeightKey, WeightPart, WeightSource, WeightUse,
 };
 use mambo_tensor::DType;
 
@@ -49,10 +48,13 @@ impl WeightSource for Source {
     fn part_count(&self) -> usize {
         1
     }
-    fn part(&self, _: usize) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
+    fn part(&self, _: usize) -> Result<WeightPart<'_>, WeightError> {
+        Ok(WeightPart::plain(&self.bytes))
     }
     fn release(&self, _: usize) {}
+    fn digest(&self) -> u64 {
+        Digest::of(&self.bytes)
+    }
 }
 
 fn program(backend: &CpuBackend, key: &WeightKey, dtype: DType, rows: usize, tokens: usize) -> Program {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mambo_kernel::{BackendError, WeightKey, WeightSource, WeightUse};
+use mambo_kernel::{BackendError, WeightKey, WeightPart, WeightSource, WeightUse};
 use mambo_tensor::decode_row;
 
 use crate::kernels::matmul::{self, Packed};
@@ -50,14 +50,17 @@ pub(crate) fn load(
             Ok((Weight::Packed(Arc::new(packed)), bytes))
         }
         WeightUse::Table => load_table(key, source, [dims[1], dims[2]], &wrong),
-        WeightUse::Vector => load_vector(source, [dims[1], dims[2]], &wrong),
+        WeightUse::Vector => load_vector(key, source, [dims[1], dims[2]], &wrong),
     }
 }
 
-/// The factor on a row of a part that was read.
-pub(crate) fn row_scale(source: &dyn WeightSource, part: usize, row: usize) -> Result<f32, &'static str> {
-    let scale = source.row_scale(part, row);
-    if scale.is_nan() { Err("and holds NaN scales") } else { Ok(scale) }
+/// Reads a part of the weight `name`.
+pub(crate) fn read_part<'s>(
+    name: &str,
+    source: &'s dyn WeightSource,
+    part: usize,
+) -> Result<WeightPart<'s>, BackendError> {
+    source.part(part).map_err(|source| BackendError::ReadWeight { name: name.to_string(), source })
 }
 
 fn load_table(
@@ -73,15 +76,16 @@ fn load_table(
     let mut at = 0;
     let mut scales: Vec<(usize, f32)> = Vec::new();
     for part in 0..source.part_count() {
-        let stored = source.part(part);
-        let room = data.get_mut(at..at + stored.len()).ok_or_else(|| wrong("but more bytes are stored"))?;
-        room.copy_from_slice(&stored);
-        at += stored.len();
-        if !stored.len().is_multiple_of(row_bytes.max(1)) {
+        let stored = read_part(&key.name, source, part)?;
+        let stored_bytes = stored.bytes.len();
+        let room = data.get_mut(at..at + stored_bytes).ok_or_else(|| wrong("but more bytes are stored"))?;
+        room.copy_from_slice(&stored.bytes);
+        at += stored_bytes;
+        if !stored_bytes.is_multiple_of(row_bytes.max(1)) {
             return Err(wrong("whose stored bytes are of another size"));
         }
-        for row in 0..stored.len() / row_bytes.max(1) {
-            let scale = row_scale(source, part, row).map_err(wrong)?;
+        for row in 0..stored_bytes / row_bytes.max(1) {
+            let scale = stored.row_scale(row);
             match scales.last_mut() {
                 Some((end, last)) if *last == scale => *end += 1,
                 last => {
@@ -100,6 +104,7 @@ fn load_table(
 }
 
 fn load_vector(
+    key: &WeightKey,
     source: &dyn WeightSource,
     [rows, cols]: [usize; 2],
     wrong: &dyn Fn(&str) -> BackendError,
@@ -108,12 +113,12 @@ fn load_vector(
     let row_bytes = dtype.row_bytes(cols).ok_or_else(|| wrong("whose rows are not whole blocks"))?;
     let mut values = Vec::with_capacity(rows * cols);
     for part in 0..source.part_count() {
-        let stored = source.part(part);
-        if !stored.len().is_multiple_of(row_bytes.max(1)) {
+        let stored = read_part(&key.name, source, part)?;
+        if !stored.bytes.len().is_multiple_of(row_bytes.max(1)) {
             return Err(wrong("whose stored bytes are of another size"));
         }
-        for (row, bytes) in stored.chunks_exact(row_bytes.max(1)).enumerate() {
-            let scale = row_scale(source, part, row).map_err(wrong)?;
+        for (row, bytes) in stored.bytes.chunks_exact(row_bytes.max(1)).enumerate() {
+            let scale = stored.row_scale(row);
             let start = values.len();
             values.resize(start + cols, 0.0);
             decode_row(dtype, bytes, &mut values[start..]).map_err(|e| wrong(&e.to_string()))?;

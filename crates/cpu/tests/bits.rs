@@ -9,7 +9,7 @@ use mambo_kernel::case::{Case, CaseWeight, Rng};
 use mambo_kernel::{
     Backend, CacheLayout, Call, Elem, Epilogue, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase, Place,
     Program, ProgramId, ReferenceBackend, Rollback, Rows, Segment, SsmDims, StateElem, StepInputs, ValueType,
-    WeightKey, ops,
+    WeightError, WeightKey, WeightPart, WeightSource, ops,
 };
 use mambo_tensor::DType;
 
@@ -185,16 +185,41 @@ fn the_scale_of_a_part_reaches_vectors_and_rows_of_a_table() {
     assert_eq!(norms, [3.0, 3.0, 3.0]);
 }
 
+/// A weight whose second part cannot be read.
+struct Damaged<'a>(Source<'a>);
+
+impl WeightSource for Damaged<'_> {
+    fn dtype(&self) -> DType {
+        self.0.dtype()
+    }
+    fn shape(&self) -> &[usize] {
+        self.0.shape()
+    }
+    fn part_count(&self) -> usize {
+        self.0.part_count()
+    }
+    fn part(&self, index: usize) -> Result<WeightPart<'_>, WeightError> {
+        if index == 1 { Err(WeightError("the file is damaged".into())) } else { self.0.part(index) }
+    }
+    fn release(&self, index: usize) {
+        self.0.release(index);
+    }
+    fn digest(&self) -> u64 {
+        self.0.digest()
+    }
+}
+
 #[test]
-fn a_scale_that_is_none_is_an_error() {
+fn a_part_that_cannot_be_read_is_an_error() {
     use mambo_kernel::WeightUse::{Experts, Matrix, Table, Vector};
     let mut backend = backend(Isa::detect(), 1);
     for usage in [Matrix, Experts, Table, Vector] {
         let shape: &[usize] = if usage == Experts { &[2, 2, 4] } else { &[4, 4] };
         let weight = CaseWeight::f32(shape, &vec![1.0; shape.iter().product()]);
         let key = WeightKey { name: "w".into(), usage };
-        let error = backend.load_weight(&key, 0, &Source(&weight, &[1.0, f32::NAN])).unwrap_err().to_string();
-        assert!(error.contains("`w`") && error.contains("holds NaN scales"), "{error}");
+        let error =
+            backend.load_weight(&key, 0, &Damaged(Source(&weight, &[1.0, 0.5]))).unwrap_err().to_string();
+        assert!(error.contains("`w`") && error.contains("the file is damaged"), "{error}");
     }
 }
 

@@ -38,6 +38,14 @@ pub enum BackendError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A weight's source cannot give its bytes.
+    #[error("cannot read weight `{name}`: {source}")]
+    ReadWeight {
+        /// Canonical weight name.
+        name: String,
+        /// Why not.
+        source: WeightError,
+    },
     /// A program names a weight that was not loaded.
     #[error("program `{program}` needs weight `{name}`, which was not loaded")]
     MissingWeight {
@@ -91,6 +99,36 @@ pub struct KernelRow {
     pub accepts: Box<dyn Fn(&Site) -> bool + Send + Sync>,
 }
 
+/// One part of a weight, read.
+#[derive(Clone, Debug)]
+pub struct WeightPart<'a> {
+    /// Its bytes, borrowed from the mapped file wherever they need no change.
+    pub bytes: Cow<'a, [u8]>,
+    /// Factors on the values of its rows: none where all are 1, one for all rows, or one for each row.
+    pub row_scales: Cow<'a, [f32]>,
+}
+
+impl<'a> WeightPart<'a> {
+    /// A part whose values have no factors.
+    pub fn plain(bytes: &'a [u8]) -> Self {
+        WeightPart { bytes: Cow::Borrowed(bytes), row_scales: Cow::Borrowed(&[]) }
+    }
+
+    /// Factor on the values of a row.
+    pub fn row_scale(&self, row: usize) -> f32 {
+        match *self.row_scales {
+            [] => 1.0,
+            [scale] => scale,
+            ref scales => scales[row],
+        }
+    }
+}
+
+/// Why a weight cannot be read; says the file, the tensor and the remedy.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WeightError(pub String);
+
 /// Where a weight's bytes come from: parts that stack along the outermost dimension.
 pub trait WeightSource {
     /// Element type of every part.
@@ -99,15 +137,12 @@ pub trait WeightSource {
     fn shape(&self) -> &[usize];
     /// How many parts there are.
     fn part_count(&self) -> usize;
-    /// The bytes of one part, borrowed from the mapped file wherever they need no change.
-    fn part(&self, index: usize) -> Cow<'_, [u8]>;
-    /// Factor on every value of a part's row, for formats that keep scales beside their values. Ask after the
-    /// part was read: reading may find that a scale is none, and then it is NaN.
-    fn row_scale(&self, _part: usize, _row: usize) -> f32 {
-        1.0
-    }
+    /// Reads one part.
+    fn part(&self, index: usize) -> Result<WeightPart<'_>, WeightError>;
     /// Says that a part was consumed and its mapped pages may go.
     fn release(&self, index: usize);
+    /// A hash of some of the stored bytes: cheap, and enough to tell apart two models of one shape.
+    fn digest(&self) -> u64;
 }
 
 /// Handle of a compiled program.

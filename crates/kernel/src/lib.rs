@@ -7,6 +7,7 @@ mod backend;
 mod cache;
 mod cache_elem;
 pub mod case;
+mod digest;
 mod infer;
 mod op;
 pub mod ops;
@@ -16,9 +17,12 @@ pub mod rounding;
 mod step;
 mod value;
 
-pub use backend::{Backend, BackendError, CallTime, KernelRow, ProgramId, Site, WeightSource};
+pub use backend::{
+    Backend, BackendError, CallTime, KernelRow, ProgramId, Site, WeightError, WeightPart, WeightSource,
+};
 pub use cache::{CacheLayout, PAGE_TOKENS, Rollback, SSM_CHUNK, SlotLayout};
 pub use cache_elem::{KvElem, KvScale, KvTypes, StateElem};
+pub use digest::Digest;
 pub use op::{AttentionDims, CacheKind, Epilogue, Op, OpKind, RouteDims, SsmDims, WeightPort, WeightUse};
 pub use program::{Call, Operand, Output, Phase, Place, Program, WeightKey};
 pub use reference::ReferenceBackend;

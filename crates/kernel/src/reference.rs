@@ -299,13 +299,16 @@ impl Backend for ReferenceBackend {
         let row_bytes = source.dtype().row_bytes(cols).ok_or_else(|| bad("which is not whole blocks"))?;
         let mut values = Vec::new();
         for part in 0..source.part_count() {
-            for (row, bytes) in source.part(part).chunks_exact(row_bytes.max(1)).enumerate() {
+            let read = |source| BackendError::ReadWeight { name: key.name.clone(), source };
+            let stored = source.part(part).map_err(read)?;
+            for (row, bytes) in stored.bytes.chunks_exact(row_bytes.max(1)).enumerate() {
                 let start = values.len();
                 values.resize(start + cols, 0.0);
                 decode_row(source.dtype(), bytes, &mut values[start..]).map_err(|e| bad(&e.to_string()))?;
-                let scale = source.row_scale(part, row);
+                let scale = stored.row_scale(row);
                 values[start..].iter_mut().for_each(|v| *v *= scale);
             }
+            drop(stored);
             source.release(part);
         }
         self.weights.insert(key.clone(), (values, shape));

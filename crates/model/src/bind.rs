@@ -4,10 +4,9 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::OnceLock;
 
 use mambo_checkpoint::{Checkpoint, Format, TensorInfo};
-use mambo_kernel::{KvScale, WeightSource, WeightUse};
+use mambo_kernel::{Digest, KvScale, WeightError, WeightPart, WeightSource, WeightUse};
 use mambo_tensor::{DType, decode_row};
 
 use crate::error::ModelError;
@@ -15,7 +14,7 @@ use crate::kv_scale;
 use crate::names::{Part, Transform};
 use crate::quantization::MlxSettings;
 use crate::spec::ModelSpec;
-use crate::storage::{self, Dims, Files, Form, Span, StoredPart};
+use crate::storage::{self, BadScale, Dims, Files, Form, Span, StoredPart};
 use crate::weights::Weight;
 
 /// Every weight of a model with its tensors, by canonical name.
@@ -34,8 +33,6 @@ pub struct BoundWeight<'c> {
     parts: Vec<StoredPart<'c>>,
     /// Tensors that hold nothing but factors.
     factor_tensors: Vec<&'c TensorInfo>,
-    /// The first scale that turned out to be none when its part was read: tensor and position.
-    bad_scale: OnceLock<(&'c TensorInfo, usize)>,
 }
 
 /// Finds every weight of `spec` in `checkpoint`.
@@ -73,11 +70,6 @@ impl<'c> WeightTable<'c> {
     /// comes last. A cache of f16 or f32 needs none of them.
     pub fn kv_scales(&self) -> &[KvScale] {
         &self.kv_scales
-    }
-
-    /// Fails if a part that was read so far had a scale that is none: a source of bytes cannot fail itself.
-    pub fn check_read_parts(&self) -> Result<(), ModelError> {
-        self.weights.iter().try_for_each(BoundWeight::check_read_parts)
     }
 }
 
@@ -121,32 +113,19 @@ impl BoundWeight<'_> {
     pub fn to_f32(&self) -> Result<Vec<f32>, ModelError> {
         let mut values = Vec::new();
         for index in 0..self.part_count() {
-            let bytes = self.part(index);
+            let part = self.read(index)?;
             let start = values.len();
             values.resize(start + self.elems() / self.part_count(), 0.0);
-            decode_row(self.dtype, &bytes, &mut values[start..])
+            decode_row(self.dtype, &part.bytes, &mut values[start..])
                 .map_err(|e| self.unreadable(e.to_string()))?;
             for (row, values) in values[start..].chunks_exact_mut(self.cols()).enumerate() {
-                let factor = self.row_scale(index, row);
+                let factor = part.row_scale(row);
                 if factor != 1.0 {
                     values.iter_mut().for_each(|value| *value *= factor);
                 }
             }
         }
-        self.check_read_parts()?;
         Ok(values)
-    }
-
-    /// Fails if a part that was read so far had a scale that is none.
-    pub fn check_read_parts(&self) -> Result<(), ModelError> {
-        match self.bad_scale.get() {
-            None => Ok(()),
-            Some((tensor, index)) => Err(ModelError::BadScale {
-                file: self.checkpoint.source().to_owned(),
-                tensor: tensor.name.clone(),
-                problem: format!("holds NaN or a negative scale at position {index}"),
-            }),
-        }
     }
 
     /// Says so where parts of different types are held as one.
@@ -167,6 +146,46 @@ impl BoundWeight<'_> {
             "`{name}` has parts of different types ({}): all are held as {held}, which loses nothing",
             list.join(", ")
         ))
+    }
+
+    /// One part in the weight's type, with its factors.
+    fn read(&self, index: usize) -> Result<WeightPart<'_>, ModelError> {
+        let part = &self.parts[index];
+        let beside: Vec<&[u8]> = part.beside.iter().map(|span| self.bytes(span)).collect();
+        let bytes = part
+            .form
+            .apply(part.codes.tensor.dtype, self.bytes(&part.codes), &beside)
+            .map_err(|bad| self.bad_scale(&part.beside[0], bad))?;
+        let bytes = match part.dtype == self.dtype {
+            true => bytes,
+            false => Cow::Owned(storage::widen(part.dtype, &bytes, self.dtype)),
+        };
+        Ok(WeightPart { bytes, row_scales: self.row_scales(part) })
+    }
+
+    fn row_scales<'a>(&'a self, part: &'a StoredPart) -> Cow<'a, [f32]> {
+        let Some(span) = &part.row_scales else {
+            return match part.factor == 1.0 {
+                true => Cow::Borrowed(&[]),
+                false => Cow::Borrowed(std::slice::from_ref(&part.factor)),
+            };
+        };
+        let dtype = span.tensor.dtype;
+        let mut scales = vec![0.0; span.range.len() / dtype.block_bytes()];
+        decode_row(dtype, self.bytes(span), &mut scales).expect("the scales are plain floats");
+        scales.iter_mut().for_each(|scale| *scale *= part.factor);
+        Cow::Owned(scales)
+    }
+
+    /// The failure of a scale among those of one part.
+    fn bad_scale(&self, span: &Span, bad: BadScale) -> ModelError {
+        // A scale is a byte in every form that looks for bad ones.
+        let position = span.range.start + bad.position;
+        ModelError::BadScale {
+            file: self.checkpoint.source().to_owned(),
+            tensor: span.tensor.name.clone(),
+            problem: format!("holds NaN or a negative scale at position {position}"),
+        }
     }
 
     fn spans(&self) -> impl Iterator<Item = &Span<'_>> {
@@ -207,39 +226,30 @@ impl WeightSource for BoundWeight<'_> {
         self.parts.len()
     }
 
-    fn part(&self, index: usize) -> Cow<'_, [u8]> {
-        let part = &self.parts[index];
-        let beside: Vec<&[u8]> = part.beside.iter().map(|span| self.bytes(span)).collect();
-        let rewritten = part.form.apply(part.codes.tensor.dtype, self.bytes(&part.codes), &beside);
-        if let Some(at) = rewritten.bad_scale {
-            let span = &part.beside[0];
-            // Only the first one is kept; a scale is a byte in every form that looks for it.
-            self.bad_scale.get_or_init(|| (span.tensor, span.range.start + at));
-        }
-        match part.dtype == self.dtype {
-            true => rewritten.bytes,
-            false => Cow::Owned(storage::widen(part.dtype, &rewritten.bytes, self.dtype)),
-        }
-    }
-
-    fn row_scale(&self, part: usize, row: usize) -> f32 {
-        // Blocks cannot hold every scale that is none, so the factor is: nobody computes with them unnoticed.
-        if self.bad_scale.get().is_some() {
-            return f32::NAN;
-        }
-        let part = &self.parts[part];
-        let Some(span) = &part.row_scales else { return part.factor };
-        let size = span.tensor.dtype.block_bytes();
-        let mut scale = [0.0];
-        decode_row(span.tensor.dtype, &self.bytes(span)[row * size..][..size], &mut scale)
-            .expect("the scales are plain floats, one for each row");
-        part.factor * scale[0]
+    fn part(&self, index: usize) -> Result<WeightPart<'_>, WeightError> {
+        self.read(index).map_err(|error| WeightError(error.to_string()))
     }
 
     fn release(&self, index: usize) {
         for span in spans(&self.parts[index]) {
             self.checkpoint.release(span.tensor, span.range.clone());
         }
+    }
+
+    fn digest(&self) -> u64 {
+        const PARTS: usize = 8;
+        const BYTES: usize = 256;
+        let mut digest = Digest::default();
+        let count = self.parts.len().min(PARTS);
+        for part in (0..count).map(|i| &self.parts[i * self.parts.len() / count]) {
+            let codes = self.bytes(&part.codes);
+            let last = codes.len().saturating_sub(BYTES);
+            for start in [0, last / 2, last] {
+                digest.write(&codes[start..codes.len().min(start + BYTES)]);
+            }
+            digest.write(&part.factor.to_le_bytes());
+        }
+        digest.finish()
     }
 }
 
@@ -270,8 +280,7 @@ fn bind_one<'c>(files: &Files<'c>, weight: Weight, depth: usize) -> Result<Bound
     let transform = if is_logarithm { Transform::NegExp } else { Transform::None };
     let dtypes: Vec<DType> = parts.iter().map(|part| part.dtype).collect();
     let dtype = storage::common_type(&dtypes);
-    let bad_scale = OnceLock::new();
-    Ok(BoundWeight { weight, dtype, transform, checkpoint, parts, factor_tensors, bad_scale })
+    Ok(BoundWeight { weight, dtype, transform, checkpoint, parts, factor_tensors })
 }
 
 fn locate<'c>(

@@ -50,7 +50,7 @@ fn parts_are_the_mapped_bytes() {
     let experts = table.get("layers.1.experts_up").unwrap();
     assert_eq!((experts.dtype(), experts.shape(), experts.part_count()), (DType::F32, &[8, 48, 64][..], 8));
     assert_eq!(experts.usage(), WeightUse::Experts);
-    assert_eq!(experts.part(7).len(), 48 * 64 * 4);
+    assert_eq!(experts.part(7).unwrap().bytes.len(), 48 * 64 * 4);
     assert_eq!(experts.to_f32().unwrap(), vec![0.5; 8 * 48 * 64]);
     let taps = table.get("layers.0.conv_weight").unwrap();
     assert_eq!(taps.shape(), [256, 4]);
@@ -93,7 +93,7 @@ fn wrappers_and_stacked_experts_are_found() {
     let spec = describe(&checkpoint).unwrap();
     let table = bind(&checkpoint, &spec).unwrap();
     let experts = table.get("mtp.experts_down").unwrap();
-    assert_eq!((experts.part_count(), experts.part(3).len()), (8, 64 * 48 * 4));
+    assert_eq!((experts.part_count(), experts.part(3).unwrap().bytes.len()), (8, 64 * 48 * 4));
     assert_eq!(experts.tensor_names(), ["language_model.mtp.layers.1.mixer.switch_mlp.fc2.weight"]);
 }
 
@@ -186,7 +186,7 @@ fn a_real_gguf_header_binds() {
     assert_eq!((decay.transform(), decay.to_f32().unwrap()), (Transform::None, vec![0.0; 8]));
     let experts = table.get("mtp.experts_up").unwrap();
     assert_eq!((experts.dtype(), experts.part_count()), (DType::Q8_0, 16));
-    assert_eq!(experts.part(15).len(), 256 * 256 / 32 * 34);
+    assert_eq!(experts.part(15).unwrap().bytes.len(), 256 * 256 / 32 * 34);
     assert_eq!(table.get("layers.0.ssm_norm").unwrap().shape(), [512]);
 
     file.tensors.retain(|(name, ..)| name != "blk.2.ssm_d");

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_kernel::case::CaseWeight;
 use mambo_kernel::{
-    Backend, Call, Elem, Op, Operand, Output, Phase, Place, Program, ProgramId, Site, ValueType, WeightKey,
-    WeightSource,
+    Backend, Call, Digest, Elem, Op, Operand, Output, Phase, Place, Program, ProgramId, Site, ValueType,
+    WeightError, WeightKey, WeightPart, WeightSource,
 };
 use mambo_tensor::DType;
 
@@ -23,14 +23,15 @@ impl WeightSource for Source<'_> {
     fn part_count(&self) -> usize {
         self.1.len()
     }
-    fn part(&self, index: usize) -> Cow<'_, [u8]> {
+    fn part(&self, index: usize) -> Result<WeightPart<'_>, WeightError> {
         let size = self.0.bytes.len() / self.1.len();
-        Cow::Borrowed(&self.0.bytes[index * size..][..size])
-    }
-    fn row_scale(&self, part: usize, _row: usize) -> f32 {
-        self.1[part]
+        let row_scales = Cow::Borrowed(std::slice::from_ref(&self.1[index]));
+        Ok(WeightPart { row_scales, ..WeightPart::plain(&self.0.bytes[index * size..][..size]) })
     }
     fn release(&self, _: usize) {}
+    fn digest(&self) -> u64 {
+        Digest::of(&self.0.bytes)
+    }
 }
 
 pub fn backend(isa: Isa, threads: usize) -> CpuBackend {

@@ -32,7 +32,7 @@ use crate::error::ModelError;
 use crate::weights::Weight;
 
 pub(crate) use files::Files;
-pub(crate) use rewrite::{Form, widen};
+pub(crate) use rewrite::{BadScale, Form, widen};
 
 /// Most bytes of a part that is rewritten, where a matrix can be cut: what a loader holds twice at a time.
 const PART_BYTES: usize = 4 << 20;

@@ -23,25 +23,38 @@ pub(crate) enum Form {
     Affine(Affine),
 }
 
-/// A part, and which of its scales is none.
-pub(crate) struct Rewritten<'a> {
-    pub bytes: Cow<'a, [u8]>,
-    pub bad_scale: Option<usize>,
+/// A scale that is NaN or negative.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct BadScale {
+    /// Which of the part's scales it is.
+    pub position: usize,
 }
 
 impl Form {
     /// The part of these bytes; `beside` are the bytes of the tensors beside it. `dtype` is that of the stored
     /// values. The lengths were checked when the weight was bound.
-    pub fn apply<'a>(self, dtype: DType, bytes: &'a [u8], beside: &[&[u8]]) -> Rewritten<'a> {
-        let (owned, bad_scale) = match self {
-            Form::AsStored => return Rewritten { bytes: Cow::Borrowed(bytes), bad_scale: None },
-            Form::NegExp => (neg_exp(dtype, bytes), None),
-            Form::Nvfp4 => (nvfp4(bytes, beside[0]), beside[0].iter().position(|&s| is_no_scale(s))),
-            Form::Nvfp4Wide => (nvfp4_wide(bytes, beside[0]), beside[0].iter().position(|&s| is_no_scale(s))),
-            Form::Mxfp4 => (mxfp4(bytes, beside[0]), beside[0].iter().position(|&s| s == 0xff)),
-            Form::Affine(affine) => (affine_groups(affine, bytes, beside[0], beside[1]), None),
+    pub fn apply<'a>(
+        self,
+        dtype: DType,
+        bytes: &'a [u8],
+        beside: &[&[u8]],
+    ) -> Result<Cow<'a, [u8]>, BadScale> {
+        let bad_position = match self {
+            Form::Nvfp4 | Form::Nvfp4Wide => beside[0].iter().position(|&scale| is_bad_e4m3(scale)),
+            Form::Mxfp4 => beside[0].iter().position(|&scale| scale == 0xff),
+            Form::AsStored | Form::NegExp | Form::Affine(_) => None,
         };
-        Rewritten { bytes: Cow::Owned(owned), bad_scale }
+        if let Some(position) = bad_position {
+            return Err(BadScale { position });
+        }
+        Ok(Cow::Owned(match self {
+            Form::AsStored => return Ok(Cow::Borrowed(bytes)),
+            Form::NegExp => neg_exp(dtype, bytes),
+            Form::Nvfp4 => nvfp4(bytes, beside[0]),
+            Form::Nvfp4Wide => nvfp4_wide(bytes, beside[0]),
+            Form::Mxfp4 => mxfp4(bytes, beside[0]),
+            Form::Affine(affine) => affine_groups(affine, bytes, beside[0], beside[1]),
+        }))
     }
 }
 
@@ -52,7 +65,7 @@ fn neg_exp(dtype: DType, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// NaN, and values below zero, which ggml's blocks would read without their sign.
-fn is_no_scale(byte: u8) -> bool {
+fn is_bad_e4m3(byte: u8) -> bool {
     byte >= 0x7f && byte != 0x80
 }
 
@@ -167,22 +180,23 @@ mod tests {
         let wide = decode(DType::F8E4M3, &scales, 12);
         let want: Vec<f32> = (0..192).map(|i| code(&codes, i) * wide[i / 16]).collect();
         for (form, dtype) in [(Form::Nvfp4, DType::NVFP4), (Form::Nvfp4Wide, DType::BF16)] {
-            let part = form.apply(DType::U8, &codes, &[&scales]);
-            assert_eq!(part.bad_scale, None);
-            assert_eq!(decode(dtype, &part.bytes, 192), want, "{form:?}");
+            let part = form.apply(DType::U8, &codes, &[&scales]).unwrap();
+            assert_eq!(decode(dtype, &part, 192), want, "{form:?}");
         }
     }
 
     #[test]
-    fn scales_that_are_none_are_found() {
+    fn bad_scales_are_refused() {
         let mut scales = [0x38, 0x80, 0, 0x7e];
-        assert_eq!(Form::Nvfp4.apply(DType::U8, &[0x11; 32], &[&scales]).bad_scale, None);
+        assert!(Form::Nvfp4.apply(DType::U8, &[0x11; 32], &[&scales]).is_ok());
         for bad in [0x7f, 0xff, 0x81, 0xb8] {
             scales[2] = bad;
-            assert_eq!(Form::Nvfp4.apply(DType::U8, &[0; 32], &[&scales]).bad_scale, Some(2));
-            assert_eq!(Form::Nvfp4Wide.apply(DType::U8, &[0; 32], &[&scales]).bad_scale, Some(2));
+            for form in [Form::Nvfp4, Form::Nvfp4Wide] {
+                assert_eq!(form.apply(DType::U8, &[0; 32], &[&scales]), Err(BadScale { position: 2 }));
+            }
         }
-        assert_eq!(Form::Mxfp4.apply(DType::U8, &[0; 32], &[&[127, 255]]).bad_scale, Some(1));
+        let bad = Form::Mxfp4.apply(DType::U8, &[0; 32], &[&[127, 255]]);
+        assert_eq!(bad, Err(BadScale { position: 1 }));
     }
 
     #[test]
@@ -191,8 +205,8 @@ mod tests {
         let scales = [127, 125, 130];
         let want: Vec<f32> =
             (0..96).map(|i| code(&codes, i) * 2f32.powi(i32::from(scales[i / 32]) - 127)).collect();
-        let part = Form::Mxfp4.apply(DType::U8, &codes, &[&scales]);
-        assert_eq!(decode(DType::MXFP4, &part.bytes, 96), want);
+        let part = Form::Mxfp4.apply(DType::U8, &codes, &[&scales]).unwrap();
+        assert_eq!(decode(DType::MXFP4, &part, 96), want);
     }
 
     #[test]

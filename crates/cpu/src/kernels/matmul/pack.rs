@@ -13,7 +13,7 @@ use crate::memory::Buffer;
 use crate::shared::Shared;
 use crate::simd::Simd;
 use crate::team::Team;
-use crate::weights::row_scale;
+use crate::weights::read_part;
 
 /// A weight in panels: `[expert][panel]`, the last panel of an expert filled up with zeros.
 pub(crate) struct Packed {
@@ -65,16 +65,16 @@ impl Packed {
         let found = Found::default();
         let mut first_row = 0;
         for part in 0..source.part_count() {
-            let stored = source.part(part);
-            let rows = stored.len() / row_bytes.max(1);
-            if rows * row_bytes != stored.len() || first_row + rows > experts * out {
+            let stored = read_part(name, source, part)?;
+            let rows = stored.bytes.len() / row_bytes.max(1);
+            if rows * row_bytes != stored.bytes.len() || first_row + rows > experts * out {
                 return Err(problem("whose stored bytes are of another size"));
             }
             for row in 0..rows {
                 let lane = packed.lane(first_row + row);
-                packed.scales[lane] = row_scale(source, part, row).map_err(problem)?;
+                packed.scales[lane] = stored.row_scale(row);
             }
-            packed.pack_rows(team, first_row, row_bytes, &stored, &found);
+            packed.pack_rows(team, first_row, row_bytes, &stored.bytes, &found);
             first_row += rows;
             drop(stored);
             source.release(part);
