@@ -119,13 +119,12 @@ impl Source for Converter<'_, '_> {
         while start < last {
             let part = start / per_part;
             let end = last.min((part + 1) * per_part);
-            let bytes = weight.part(part);
-            weight.check_read_parts()?;
-            let stored = bytes.len() / per_part;
+            let read = weight.part(part)?;
+            let stored = read.bytes.len() / per_part;
             for (index, out) in (start..end).zip(&mut out) {
                 let in_part = index - part * per_part;
-                let scale = weight.row_scale(part, in_part);
-                row.convert(index, scale, &bytes[in_part * stored..][..stored], out)?;
+                let scale = read.row_scale(in_part);
+                row.convert(index, scale, &read.bytes[in_part * stored..][..stored], out)?;
             }
             // Rows come in order, so nobody asks for this part again, or only for what a neighbour still reads.
             if end == (part + 1) * per_part {
@@ -267,11 +266,10 @@ fn factors_of(weight: &BoundWeight, dtype: DType) -> Result<Vec<f32>, ConvertErr
     let (parts, rows) = (weight.part_count(), row_count(weight));
     let mut values = vec![0.0; columns(weight)];
     for part in 0..parts {
-        let bytes = weight.part(part);
-        weight.check_read_parts()?;
+        let read = weight.part(part)?;
         let first = part * rows / parts;
-        for (row, stored) in bytes.chunks_exact(bytes.len() * parts / rows).enumerate() {
-            let scale = weight.row_scale(part, row);
+        for (row, stored) in read.bytes.chunks_exact(read.bytes.len() * parts / rows).enumerate() {
+            let scale = read.row_scale(row);
             let needed = if weight.dtype() == dtype {
                 scale
             } else {

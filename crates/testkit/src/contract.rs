@@ -3,14 +3,13 @@
 //! A case runs several times with its sequences cut into steps in different ways. The outputs must
 //! agree with the reference to the case's tolerance, and with each other to the bit.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use mambo_kernel::case::{Case, CaseWeight};
 use mambo_kernel::{
-    Backend, BackendError, CacheKind, Call, Elem, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase, Place,
-    Program, ProgramId, ROW_ALIGN, ReferenceBackend, RowBase, Rows, Segment, Site, StepInputs, WeightKey,
-    WeightSource, ops,
+    Backend, BackendError, CacheKind, Call, Digest, Elem, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase,
+    Place, Program, ProgramId, ROW_ALIGN, ReferenceBackend, RowBase, Rows, Segment, Site, StepInputs,
+    WeightError, WeightKey, WeightPart, WeightSource, ops,
 };
 use mambo_tensor::DType;
 
@@ -220,11 +219,14 @@ impl WeightSource for Source<'_> {
         // Experts come in one part each, as checkpoints store them.
         if self.0.shape.len() == 3 { self.0.shape[0] } else { 1 }
     }
-    fn part(&self, index: usize) -> Cow<'_, [u8]> {
+    fn part(&self, index: usize) -> Result<WeightPart<'_>, WeightError> {
         let size = self.0.bytes.len() / self.part_count();
-        Cow::Borrowed(&self.0.bytes[index * size..][..size])
+        Ok(WeightPart::plain(&self.0.bytes[index * size..][..size]))
     }
     fn release(&self, _index: usize) {}
+    fn digest(&self) -> u64 {
+        Digest::of(&self.0.bytes)
+    }
 }
 
 /// A one-call program whose inputs lie in the step's hidden rows, one region per input port.
