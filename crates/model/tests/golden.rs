@@ -4,7 +4,7 @@ mod common;
 
 use std::fmt::Write;
 
-use common::{FIXTURES, fixture, models, read};
+use common::{FIXTURES, fixture, fixture_file, models};
 use expect_test::expect_file;
 use mambo_checkpoint::parse_json;
 use mambo_graph::Graph;
@@ -164,7 +164,7 @@ fn printed_graphs_parse_back() {
 #[test]
 fn stop_tokens_are_the_union() {
     let config = common::fixture_config("tiny-hybrid");
-    let generation = parse_json(&read("fixtures/tiny-hybrid.generation.json")).unwrap();
+    let generation = parse_json(&fixture_file("tiny-hybrid", "generation_config.json")).unwrap();
     let spec = ModelSpec::from_config("config.json", &config, Some(&generation)).unwrap();
     assert_eq!(spec.stop_tokens, [2, 11]);
     assert_eq!((spec.bos, spec.context), (Some(1), Some(4096)));
