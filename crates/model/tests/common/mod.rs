@@ -1,6 +1,7 @@
 //! Shared by the tests: configs and tensor listings of the golden models, and checkpoints made from listings.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod folded;
 pub mod stored;
 pub mod tiny;
 
