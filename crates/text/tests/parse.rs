@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 const CHATS: &str = include_str!("../../../tests/fixtures/text/chats.json");
-const TINY: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.jinja");
+const TINY: &str = include_str!("../../../models/tiny-hybrid/chat_template.jinja");
 const V2: &str = include_str!("../../../tests/fixtures/text/templates/v2-style.jinja");
 
 fn tools() -> Vec<Value> {
@@ -112,7 +112,7 @@ fn golden_answers() {
 /// The way of a real answer: ids, text, events.
 #[test]
 fn golden_answers_from_ids() {
-    let json = include_str!("../../../tests/fixtures/text/tiny-hybrid.tokenizer.json");
+    let json = include_str!("../../../models/tiny-hybrid/tokenizer.json");
     let tokenizer = Tokenizer::from_json(json, None).unwrap();
     let chats: Vec<Value> = serde_json::from_str(CHATS).unwrap();
     for chat in &chats {

@@ -5,7 +5,7 @@ use mambo_text::{ChatRequest, ChatTemplate, GgufVocabulary, TextError, Tokenizer
 use serde_json::{Value, json};
 
 const CHATS: &str = include_str!("../../../tests/fixtures/text/chats.json");
-const TINY: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.jinja");
+const TINY: &str = include_str!("../../../models/tiny-hybrid/chat_template.jinja");
 const CASES: &str = include_str!("../../../tests/fixtures/text/templates/cases.json");
 const GEN3: &str = include_str!("../../../tests/fixtures/text/templates/gen3-style.jinja");
 const V2: &str = include_str!("../../../tests/fixtures/text/templates/v2-style.jinja");
@@ -35,7 +35,7 @@ fn golden_chats() {
     let vocabulary: GgufVocabulary =
         serde_json::from_str(include_str!("../../../tests/fixtures/text/tiny-hybrid.gguf-vocabulary.json"))
             .unwrap();
-    let json = include_str!("../../../tests/fixtures/text/tiny-hybrid.tokenizer.json");
+    let json = include_str!("../../../models/tiny-hybrid/tokenizer.json");
     let tokenizers = [Tokenizer::from_json(json, None).unwrap(), Tokenizer::from_gguf(&vocabulary).unwrap()];
     let chats: Vec<Value> = serde_json::from_str(CHATS).unwrap();
     assert_eq!(chats.len(), 10);
