@@ -46,6 +46,7 @@ def arguments():
     parser.add_argument("--models", type=pathlib.Path, default=pathlib.Path("/tmp/mambo-models"),
                         help="where models are made (/tmp/mambo-models)")
     parser.add_argument("--only", action="append", metavar="ROW", help=f"one of {', '.join(VERSUS + OWN)}")
+    parser.add_argument("--missing", action="store_true", help="leave out rows that this build has already measured")
     parser.add_argument("--name", help="name of the machine (the processor and its cores)")
     parser.add_argument("--turns", type=int, default=5, help="turns of each program, at least 3 (5)")
     parser.add_argument("--seconds", type=float, help="start nothing new after this time")
@@ -193,6 +194,8 @@ def measure(args):
     own = {"scaling": scaling, "load": load, "threads": threads,
            "batch 4b": lambda a: batch(a, "nano-4b q4_0"), "batch 30b": lambda a: batch(a, "nano-30b q4_0")}
     for row in args.only:
+        if args.missing and row in stored["rows"]:
+            continue
         if args.deadline and time.monotonic() > args.deadline:
             say(f"no time left for {row}")
             continue

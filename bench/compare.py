@@ -36,6 +36,8 @@ def arguments():
     parser.add_argument("--turns", type=int, default=9, help="turns of each program, at least 3 (9)")
     parser.add_argument("-t", "--threads", type=int, default=programs.cores(), help="of each program (all cores)")
     parser.add_argument("--least", type=float, metavar="RATIO", help="fail where a ratio is below this")
+    parser.add_argument("--idle", action="store_true",
+                        help="take a turn again if other processes took over 5 %% of the cores' time during it")
     parser.add_argument("--timeout", type=int, default=900, help="seconds one turn may take (900)")
     args = parser.parse_args()
     if args.turns < 3:
@@ -57,13 +59,15 @@ def main():
     args = arguments()
     both = {"old": programs.program(args.old, args.threads), "new": programs.program(args.new, args.threads)}
     shape = (args.model, args.prompt, args.tokens, args.batch, args.repeats)
-    taken, other_load = programs.take_turns(both, shape, args.turns, args.timeout)
+    taken, other_load = programs.take_turns(both, shape, args.turns, args.timeout, idle=args.idle)
+    if taken is None:
+        sys.exit("the machine was never idle for three turns")
     found = programs.summary(taken, "new", "old")
     show(found)
     print(json.dumps({
         "model": pathlib.Path(args.model).name, "machine": programs.processor(), "threads": args.threads,
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "turns": args.turns, "other_load": other_load,
+        "turns": len(taken), "other_load": other_load,
         **{name: {"program": programs.digest(one.path), "command": " ".join(map(str, one.command(*shape)))}
            for name, one in both.items()},
         "rates": found}))

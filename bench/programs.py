@@ -116,24 +116,31 @@ def rate_name(phase, tokens, batch):
     return f"prefill {tokens}" if phase == "prefill" else f"decode x{batch}"
 
 
-def take_turns(programs, shape, turns, timeout, deadline=None):
-    """The rates of every turn. Programs take turns and swap places after each, so that a machine that slows down or
-    is shared slows all of them. Stops at the deadline once three turns are done, and gives up before that."""
-    taken = []
-    with OtherLoad() as other:
-        for turn in range(turns):
-            begin = time.monotonic()
-            order = list(programs.items())[::-1 if turn % 2 else 1]
+def take_turns(programs, shape, turns, timeout, deadline=None, idle=False):
+    """The rates of every turn, and the share of the cores' time that other processes took meanwhile.
+
+    Programs take turns and swap places after each, so that a machine that slows down or is shared slows all of
+    them. `idle` takes disturbed turns again, up to three times as many. Stops at the deadline; fewer than three
+    turns are none."""
+    taken, loads = [], []
+    for attempt in range(turns * (3 if idle else 1)):
+        begin = time.monotonic()
+        order = list(programs.items())[::-1 if attempt % 2 else 1]
+        with OtherLoad() as other:
             rates = {name: one.turn(timeout, *shape) for name, one in order}
+        disturbed = idle and other.share > BUSY
+        say(f"turn {len(taken) + 1} of {turns}: " + "; ".join(
+            f"{name} " + ", ".join(f"{key} {value:.1f}" for key, value in rates[name].items())
+            for name in programs) + f" (others {other.share:.0%}{', taken again' if disturbed else ''})")
+        if not disturbed:
             taken.append(rates)
-            say(f"turn {turn + 1} of {turns}: " + "; ".join(
-                f"{name} " + ", ".join(f"{key} {value:.1f}" for key, value in rates[name].items())
-                for name in programs))
-            if deadline and time.monotonic() + (time.monotonic() - begin) > deadline:
-                break
-    if len(taken) < min(3, turns):
-        return None, other.share
-    return taken, other.share
+            loads.append(other.share)
+        if len(taken) == turns or deadline and 2 * time.monotonic() - begin > deadline:
+            break
+    share = statistics.mean(loads) if loads else 1.0
+    if share > BUSY:
+        say(f"other processes took {share:.0%} of the cores' time: measure again on an idle machine")
+    return taken if len(taken) >= 3 else None, share
 
 
 def summary(taken, over, under):
@@ -160,8 +167,6 @@ class OtherLoad:
     def __exit__(self, *_):
         busy, total, own = (now - then for now, then in zip(self.read(), self.begin))
         self.share = max(0.0, busy - own) / total if total else 0.0
-        if self.share > BUSY:
-            say(f"other processes took {self.share:.0%} of the cores' time: measure again on an idle machine")
 
     @staticmethod
     def read():
