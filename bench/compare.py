@@ -4,9 +4,10 @@
     python3 bench/compare.py old/mambo target/release/mambo nano-4b.gguf -p 512 -b 1,8 --least 0.98
     python3 bench/compare.py build/bin/llama-bench target/release/mambo nano-4b.gguf
 
-MODEL is a file that both can load, or `built-in`. A ratio is NEW's median over OLD's, so above 1 NEW is faster;
-`pairs` are the ratios of single turns. A table goes to standard error, one JSON object to standard output.
-Comparing a program with itself first tells how much of a ratio is noise on a machine.
+MODEL is a file that both can load, or `built-in`. `ratio` is NEW's median over OLD's, so above 1 NEW is faster;
+`pairs` is the median of the ratios of single turns, which suits a machine whose memory changes its speed within
+minutes: the two halves of a turn find the same machine. `--least` judges the pairs. A table goes to standard error,
+one JSON object to standard output. Comparing a program with itself tells how much of a ratio is noise.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def arguments():
     parser.add_argument("-r", "--repeats", type=int, default=1, help="measurements within a turn (1)")
     parser.add_argument("--turns", type=int, default=9, help="turns of each program, at least 3 (9)")
     parser.add_argument("-t", "--threads", type=int, default=programs.cores(), help="of each program (all cores)")
-    parser.add_argument("--least", type=float, metavar="RATIO", help="fail where a ratio is below this")
+    parser.add_argument("--least", type=float, metavar="RATIO", help="fail where the median of the pairs is below this")
     parser.add_argument("--idle", action="store_true",
                         help="take a turn again if other processes took over 5 %% of the cores' time during it")
     parser.add_argument("--timeout", type=int, default=900, help="seconds one turn may take (900)")
@@ -71,7 +72,7 @@ def main():
         **{name: {"program": programs.digest(one.path), "command": " ".join(map(str, one.command(*shape)))}
            for name, one in both.items()},
         "rates": found}))
-    slower = [key for key, row in found.items() if args.least and row["ratio"] < args.least]
+    slower = [key for key, row in found.items() if args.least and row["ratio_of_turns"]["median"] < args.least]
     if slower:
         sys.exit(f"NEW is below {args.least} of OLD in {', '.join(slower)}")
 
