@@ -16,7 +16,6 @@ use crate::{ConvertError, Importance};
 pub struct Calibration {
     engine: Engine,
     observed: Vec<Observed>,
-    vocab: usize,
 }
 
 impl Calibration {
@@ -29,7 +28,7 @@ impl Calibration {
     ) -> Result<Calibration, ConvertError> {
         let (trunk, observed) = model.graphs(false)?.trunk.observed();
         let engine = model.load_graphs(&Graphs { trunk, mtp: None }, backend, options, listener)?;
-        Ok(Calibration { engine, observed, vocab: model.spec.vocab })
+        Ok(Calibration { engine, observed })
     }
 
     /// The importance of every input on a text; the listener hears the windows done before each, and may stop it.

@@ -154,6 +154,9 @@ pub enum ConvertError {
     /// The caller's callback ended the work; nothing was written.
     #[error("stopped; nothing was written")]
     Stopped,
+    /// The checkpoint cannot give a weight.
+    #[error(transparent)]
+    ReadWeight(#[from] mambo_kernel::WeightError),
     /// Values do not fit a type.
     #[error(transparent)]
     Values(#[from] TensorError),

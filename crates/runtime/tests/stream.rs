@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::process::Command;
 
 use mambo_cpu::{CpuBackend, CpuOptions};
+use mambo_kernel::MemoryBudget;
 use mambo_runtime::{
     ChatRequest, Conversation, Engine, FinishReason, GenerateEvent, GenerateOptions, LoadEvent, LoadOptions,
     Model, OpenOptions, Piece, Reply, ReplyStream, RuntimeError, SamplingParams, generate,
@@ -64,7 +65,7 @@ fn events_add_up_to_the_reply() {
     assert_eq!((&thought, &answer), (&reply.reasoning, &reply.content));
     assert!(answer.contains("42") && thought.contains("17 + 25"), "{thought} / {answer}");
     assert_eq!(tokens, reply.choices.iter().map(|c| c.token).collect::<Vec<_>>());
-    assert_eq!((reply.finish, reply.finish_name()), (FinishReason::Stop, "stop"));
+    assert_eq!((&reply.finish, reply.finish_name()), (&FinishReason::Stop, "stop"));
     assert_eq!(reads[..2], [(0, prompt_tokens), (prompt_tokens, prompt_tokens)]);
 }
 
