@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::amounts::counted;
 use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
-use crate::workload::{DeepContexts, RandomIds, WARM_UP, after, cancel_all, start_prompt, step};
+use crate::workload::{Contexts, RandomIds, WARM_UP, after, cancel_all, start_prompt, step};
 use crate::{machine, open};
 
 /// Decode steps that are timed.
@@ -54,8 +54,7 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
     let room = depth.saturating_add(own).saturating_add(1);
     options.context_tokens = Some(options.context_tokens.unwrap_or(room).max(room));
     options.sequences = sequences;
-    options.snapshots =
-        if prefill { SnapshotRoom::default() } else { DeepContexts::room(sequences, &[depth]) };
+    options.snapshots = if prefill { SnapshotRoom::default() } else { Contexts::room(sequences, &[depth]) };
     let mut engine = open::engine(&model, args.threads, &options)?;
     let program = if prefill { engine.program_ids().0 } else { engine.program_ids().1 };
     let mut ids = RandomIds::below(model.spec.vocab);
@@ -80,7 +79,7 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
 
 /// Times the last step of prompts.
 fn time_prompts(engine: &mut Engine, ids: &mut RandomIds, work: Workload) -> Result<()> {
-    // A long past takes time to read, and warms caches and page tables up as a first prompt does.
+    // A long context takes time to read, and warms caches and page tables up as a first prompt does.
     let (warm_up, timed) = if work.depth > 0 { (0, 1) } else { (1, PROMPTS) };
     for prompt in 0..warm_up + timed {
         let id = start_prompt(engine, ids, work.depth, work.tokens)?;
@@ -96,8 +95,7 @@ fn time_prompts(engine: &mut Engine, ids: &mut RandomIds, work: Workload) -> Res
 
 /// Times steps that decode all sequences.
 fn time_decoding(engine: &mut Engine, ids: &mut RandomIds, work: Workload) -> Result<()> {
-    let sequences =
-        DeepContexts::read(engine, ids, work.tokens, work.depth)?.start(engine, ids, work.tokens)?;
+    let sequences = Contexts::read(engine, ids, work.tokens, work.depth)?.start(engine, ids, work.tokens)?;
     for _ in 0..WARM_UP {
         step(engine)?;
     }

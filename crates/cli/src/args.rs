@@ -77,7 +77,7 @@ pub struct ModelArgs {
     /// Threads to use, one for each core at most; all cores if left out
     #[arg(short, long, value_name = "N")]
     pub threads: Option<usize>,
-    /// How a sequence's memory is stored.
+    /// How caches are stored.
     #[command(flatten)]
     pub cache: CacheArgs,
     /// Most prompt tokens of one step
@@ -110,7 +110,7 @@ impl NameArgs {
     }
 }
 
-/// Element types of what a sequence remembers.
+/// Element types of the caches.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct CacheArgs {
     /// Type of cached keys and values: f32, f16, bf16, q8 (8-bit integers), f8 (8-bit floats, with the
@@ -124,7 +124,7 @@ pub struct CacheArgs {
 }
 
 impl CacheArgs {
-    /// The types of a sequence's memory, everything else as usual.
+    /// The types of the caches, everything else as usual.
     pub fn load_options(&self) -> LoadOptions {
         let kv_types = match self.kv_type {
             KvType::Given(types) => Some(types),

@@ -18,7 +18,7 @@ pub struct Report {
     state_type: &'static str,
 }
 
-/// Scores the text with both; the base's caches round nothing.
+/// Scores the text with both; the base's caches are f32.
 pub fn compare(
     (model, base): (&Model, &Model),
     options: &LoadOptions,

@@ -45,7 +45,7 @@ pub fn backend(threads: Option<usize>) -> Result<Box<dyn Backend>> {
 /// Loads a model on the CPU.
 pub fn engine(model: &Model, threads: Option<usize>, options: &LoadOptions) -> Result<Engine> {
     let backend = backend(threads)?;
-    Ok(with_bar(|listener| model.load(backend, options, listener))?)
+    Ok(with_bar(|on_event| model.load(backend, options, on_event))?)
 }
 
 /// Runs something that loads a model, with a progress bar if a person is watching.

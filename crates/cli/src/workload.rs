@@ -33,11 +33,11 @@ impl RandomIds {
 /// Steps that are decoded before it counts: they warm caches and page tables up.
 pub const WARM_UP: usize = 4;
 
-/// What is behind the sequences that are measured: prompts that were read once and are kept, so that every turn starts
-/// at the same depth.
-pub struct DeepContexts(Vec<Arc<Snapshot>>);
+/// Contexts of the sequences that are measured: prompts that ran once and are kept as snapshots, so that every
+/// repetition starts at the same depth.
+pub struct Contexts(Vec<Arc<Snapshot>>);
 
-impl DeepContexts {
+impl Contexts {
     /// What keeping so many sequences at each of these depths takes.
     pub fn room(sequences: usize, depths: &[usize]) -> SnapshotRoom {
         let deep = depths.iter().filter(|&&depth| depth > 0);
@@ -50,17 +50,17 @@ impl DeepContexts {
     /// Reads prompts of `depth` tokens, one after the other.
     pub fn read(engine: &mut Engine, ids: &mut RandomIds, sequences: usize, depth: usize) -> Result<Self> {
         if depth == 0 {
-            return Ok(DeepContexts(Vec::new()));
+            return Ok(Contexts(Vec::new()));
         }
         let reading = Reading::new(engine, sequences.saturating_mul(depth));
         let read =
             |sequence| read_one(engine, ids.take(depth), |tokens| reading.at(sequence * depth + tokens));
-        Ok(DeepContexts((0..sequences).map(read).collect::<Result<_>>()?))
+        Ok(Contexts((0..sequences).map(read).collect::<Result<_>>()?))
     }
 
     /// Bytes that are kept.
     pub fn bytes(&self) -> u64 {
-        self.0.iter().map(|past| past.bytes() as u64).sum()
+        self.0.iter().map(|snapshot| snapshot.bytes() as u64).sum()
     }
 
     /// Starts as many sequences, all of which decode from the next step on.
@@ -73,7 +73,7 @@ impl DeepContexts {
         let mut started = Vec::new();
         for sequence in 0..sequences {
             let resume = self.0.get(sequence).cloned();
-            let mut prompt = resume.as_ref().map_or(Vec::new(), |past| past.tokens().to_vec());
+            let mut prompt = resume.as_ref().map_or(Vec::new(), |snapshot| snapshot.tokens().to_vec());
             prompt.extend(ids.take(1));
             started.push(engine.submit(Request { prompt, resume, ..Default::default() })?);
         }
@@ -81,7 +81,7 @@ impl DeepContexts {
     }
 }
 
-/// Reads a prompt and keeps what the model remembers of it.
+/// Runs a prompt and takes its snapshot.
 fn read_one(engine: &mut Engine, prompt: Vec<u32>, progress: impl Fn(usize)) -> Result<Arc<Snapshot>> {
     let snapshot_at = Some(prompt.len());
     let id = engine.submit(Request { prompt, snapshot_at, ..Default::default() })?;
@@ -159,8 +159,8 @@ mod tests {
 
     #[test]
     fn only_what_is_deep_is_kept() {
-        assert_eq!(DeepContexts::room(3, &[0]), SnapshotRoom::default());
-        assert_eq!(DeepContexts::room(3, &[0, 10, 100]), SnapshotRoom { count: 6, tokens: 330 });
-        assert_eq!(DeepContexts::room(usize::MAX, &[2]).tokens, usize::MAX);
+        assert_eq!(Contexts::room(3, &[0]), SnapshotRoom::default());
+        assert_eq!(Contexts::room(3, &[0, 10, 100]), SnapshotRoom { count: 6, tokens: 330 });
+        assert_eq!(Contexts::room(usize::MAX, &[2]).tokens, usize::MAX);
     }
 }

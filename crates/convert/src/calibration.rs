@@ -24,22 +24,23 @@ impl Calibration {
         model: &Model,
         backend: Box<dyn Backend>,
         options: &LoadOptions,
-        listener: &mut dyn FnMut(LoadEvent),
+        on_event: &mut dyn FnMut(LoadEvent),
     ) -> Result<Calibration, ConvertError> {
         let (trunk, observed) = model.graphs(false)?.trunk.observed();
-        let engine = model.load_graphs(&Graphs { trunk, mtp: None }, backend, options, listener)?;
+        let engine = model.load_graphs(&Graphs { trunk, mtp: None }, backend, options, on_event)?;
         Ok(Calibration { engine, observed })
     }
 
-    /// The importance of every input on a text; the listener hears the windows done before each, and may stop it.
+    /// The importance of every input on a text; `progress` gets the number of windows
+    /// done before each, and may stop it.
     pub fn measure(
         &mut self,
         windows: &Windows,
-        listener: &mut dyn FnMut(usize) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<Importance, ConvertError> {
         let mut squares: Vec<Squares> = self.observed.iter().map(Squares::new).collect();
         for (done, window) in windows.iter().enumerate() {
-            if listener(done).is_break() {
+            if progress(done).is_break() {
                 return Err(ConvertError::Stopped);
             }
             self.observe(window, &mut squares)?;
@@ -114,7 +115,7 @@ impl Squares {
         }
     }
 
-    /// Mean squares. An expert that the text never asked gets the mean of the others, and no input counts for
+    /// Mean squares. An expert that the text never reached gets the mean of the others, and no input counts for
     /// nothing: another text may use it.
     fn means(&self) -> Vec<f32> {
         const LEAST_SHARE: f64 = 0.01;
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(shared.rows, [2, 0, 2]);
         let means = shared.means();
         assert!((means[0] - 5.035).abs() < 1e-6 && (means[1] - 2.035).abs() < 1e-6, "{means:?}");
-        assert_eq!(means[2..4], means[0..2], "an expert nobody asked is like the others");
+        assert_eq!(means[2..4], means[0..2], "an expert without rows gets the mean of the others");
         let mut own = Squares::new(&Observed { rows_per_token: 2, ..place });
         own.add_expert_rows(&[1.0, 1.0, 2.0, 2.0], &[1.0, 2.0], 2, &experts);
         assert_eq!(own.sums, [0.0, 0.0, 1.0, 1.0, 4.0, 4.0]);

@@ -141,7 +141,7 @@ pub fn write_gguf(
     }
     let mut writer = GgufWriter::create(output.path, metadata, &tensors)?;
     stream::stream(&mut writer, layout, source, output.threads, progress)?;
-    // Somebody else may have been here in the meantime.
+    // Another program may have made the file in the meantime.
     output.check_file()?;
     writer.finish()?;
     Ok(std::fs::metadata(output.path).map_err(ConvertError::write(output.path))?.len())

@@ -191,7 +191,7 @@ fn config(model: &Model) -> Value {
         Metadata::Config(files) => files.config.as_object(),
         Metadata::Gguf(_) => None,
     };
-    // What stands around a text model speaks of senses whose weights are not written.
+    // A config around a text model describes vision or audio towers, whose weights are not written.
     let Some(own) = own.filter(|own| WRAPPERS.iter().all(|key| !own.contains_key(*key))) else {
         return model.spec.hf_config();
     };

@@ -48,7 +48,7 @@ pub trait Sink {
     fn write(&mut self, tensor: &Planned, piece: &[u8]) -> Result<(), ConvertError>;
 }
 
-/// Streams every tensor to the writer; `progress` hears the bytes written so far and may stop it.
+/// Streams every tensor to the writer; `progress` gets the bytes written so far and may stop it.
 pub fn stream(
     writer: &mut dyn Sink,
     layout: &Layout,
@@ -83,7 +83,7 @@ pub fn stream(
     })
 }
 
-/// Makes pieces until there are no more or nobody takes them.
+/// Makes pieces until there are no more or the writer has stopped.
 fn make<'a>(
     pieces: impl Iterator<Item = &'a Piece<'a>>,
     source: &dyn Source,

@@ -2,7 +2,7 @@
 //! vocabulary's.
 //!
 //! GGUF names the way text is cut into words instead of spelling it out. The name is found by trying: the
-//! first pre-tokenizer that cuts a set of awkward texts, and every token's own text, as tokenizer.json does.
+//! first pre-tokenizer that cuts a set of hard texts, and every token's own text, as tokenizer.json does.
 
 use mambo_checkpoint::{ConfigFiles, GgufMetadata};
 use mambo_runtime::{Model, gguf_text};

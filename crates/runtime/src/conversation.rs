@@ -11,7 +11,7 @@ use crate::{ModelText, Prompt, Reply, RuntimeError};
 /// Snapshots kept: the last turn's, and the one before for a turn that was stopped early.
 const KEPT_SNAPSHOTS: usize = 2;
 
-/// Messages and what the model remembers of them.
+/// Messages, and snapshots of the sequences that ran them.
 #[derive(Default)]
 pub struct Conversation {
     system: Option<String>,

@@ -16,10 +16,10 @@ pub struct GenerateOptions {
     pub sampling: Option<SamplingParams>,
 }
 
-/// What the caller hears while an answer is generated.
+/// What happens while an answer is generated.
 #[derive(Debug)]
 pub enum GenerateEvent<'a> {
-    /// A step begins. Breaking here stops the answer.
+    /// A step begins.
     Step {
         /// Prompt tokens that have run.
         read: usize,
@@ -32,19 +32,20 @@ pub enum GenerateEvent<'a> {
     Piece(&'a Piece),
 }
 
-/// Runs a prompt to its end; the listener may break it off, and gets the reply so far.
+/// Runs a prompt to its end, or until `on_event` breaks; the reply then holds what was said so far. All text in
+/// the reply was an event before.
 pub fn generate(
     engine: &mut Engine,
     text: &ModelText,
     prompt: Prompt,
     options: GenerateOptions,
-    listener: &mut dyn FnMut(GenerateEvent) -> ControlFlow<()>,
+    on_event: &mut dyn FnMut(GenerateEvent) -> ControlFlow<()>,
 ) -> Result<Reply, RuntimeError> {
     let mut stream = ReplyStream::start(engine, text, prompt, options)?;
-    let _ = run(engine, &mut stream, listener);
-    // If it was broken off, nobody waits for the rest.
+    run(engine, &mut stream, on_event);
+    // After a break the sequence must not go on.
     for piece in stream.cancel(engine) {
-        let _ = listener(GenerateEvent::Piece(&piece));
+        let _ = on_event(GenerateEvent::Piece(&piece));
     }
     let reply = stream.into_reply();
     match &reply.finish {
@@ -53,36 +54,30 @@ pub fn generate(
     }
 }
 
-/// Steps until the sequence has ended or the listener breaks it off.
+/// Steps until the sequence has ended or `on_event` breaks.
 fn run(
     engine: &mut Engine,
     stream: &mut ReplyStream,
-    listener: &mut dyn FnMut(GenerateEvent) -> ControlFlow<()>,
-) -> ControlFlow<()> {
+    on_event: &mut dyn FnMut(GenerateEvent) -> ControlFlow<()>,
+) {
     let prompt = stream.reply().prompt_tokens;
     let mut read = stream.reply().reused_tokens;
-    while !stream.is_finished() {
-        if listener(GenerateEvent::Step { read: read.min(prompt), prompt }).is_break() {
-            return ControlFlow::Break(());
+    let mut stop = false;
+    while !stop && !stream.is_finished() {
+        if on_event(GenerateEvent::Step { read: read.min(prompt), prompt }).is_break() {
+            break;
         }
         let events = engine.step();
         read += engine.config().step_tokens;
         for event in events {
-            let mut flow = ControlFlow::Continue(());
             if let Event::Token { id, choice } = &event
                 && *id == stream.id()
             {
-                flow = listener(GenerateEvent::Token(choice));
+                stop |= on_event(GenerateEvent::Token(choice)).is_break();
             }
             for piece in stream.take(&event) {
-                if flow.is_continue() {
-                    flow = listener(GenerateEvent::Piece(&piece));
-                }
-            }
-            if flow.is_break() {
-                return flow;
+                stop |= on_event(GenerateEvent::Piece(&piece)).is_break();
             }
         }
     }
-    ControlFlow::Continue(())
 }

@@ -56,7 +56,7 @@ impl Default for LoadOptions {
     }
 }
 
-/// What the caller hears while a model loads.
+/// What happens while a model loads.
 #[derive(Clone, Debug)]
 pub enum LoadEvent {
     /// Something about the weights that a user should know.
@@ -71,7 +71,7 @@ pub enum LoadEvent {
 }
 
 impl LoadOptions {
-    /// The same with caches that round nothing.
+    /// The same with caches in f32.
     pub fn exact(self) -> LoadOptions {
         let kv_types = Some(KvTypes::both(KvElem::F32));
         LoadOptions { kv_types, state_elem: StateElem::F32, ..self }
@@ -136,9 +136,9 @@ impl Model {
         &self,
         backend: Box<dyn Backend>,
         options: &LoadOptions,
-        listener: &mut dyn FnMut(LoadEvent),
+        on_event: &mut dyn FnMut(LoadEvent),
     ) -> Result<Engine, RuntimeError> {
-        self.load_graphs(&self.graphs(options.mtp)?, backend, options, listener)
+        self.load_graphs(&self.graphs(options.mtp)?, backend, options, on_event)
     }
 
     /// The same with these graphs of the model, such as ones with more outputs.
@@ -147,13 +147,13 @@ impl Model {
         graphs: &Graphs,
         backend: Box<dyn Backend>,
         options: &LoadOptions,
-        listener: &mut dyn FnMut(LoadEvent),
+        on_event: &mut dyn FnMut(LoadEvent),
     ) -> Result<Engine, RuntimeError> {
         let weights = self.weights()?;
-        weights.notes().into_iter().for_each(|note| listener(LoadEvent::Note(note)));
+        weights.notes().into_iter().for_each(|note| on_event(LoadEvent::Note(note)));
         let config = options.engine_config(&self.spec, &weights)?;
         let parts = graphs.parts(&self.spec);
-        let mut progress = |Progress { done, total }| listener(LoadEvent::Progress { done, total });
+        let mut progress = |Progress { done, total }| on_event(LoadEvent::Progress { done, total });
         let engine = Engine::load(backend, &parts, &weights, config, &mut progress);
         engine.map_err(|source| RuntimeError::Load { model: self.name().to_owned(), source })
     }

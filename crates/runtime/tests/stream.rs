@@ -35,9 +35,10 @@ fn ask(engine: &mut Engine, model: &Model, conversation: &Conversation, question
 
 #[test]
 fn the_example_answers() {
-    // Cargo builds examples with the tests, beside their folder.
-    let example = std::env::current_exe().unwrap().with_file_name("../examples/stream");
-    let output = Command::new(example).args([MODEL, QUESTION]).output().expect("the example was built");
+    // `cargo test` builds examples too, into the folder beside the tests'.
+    let name = format!("../examples/stream{}", std::env::consts::EXE_SUFFIX);
+    let example = std::env::current_exe().unwrap().with_file_name(name);
+    let output = Command::new(example).args([MODEL, QUESTION]).output().expect("cargo built the example");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let answer = String::from_utf8(output.stdout).unwrap();
     assert!(answer.contains("42"), "{answer}");
@@ -136,12 +137,12 @@ fn loading_says_how_far_it_is() {
     let model = open();
     let backend = Box::new(CpuBackend::new(CpuOptions::default()).unwrap());
     let mut seen = Vec::new();
-    let mut listener = |event| {
+    let mut on_event = |event| {
         if let LoadEvent::Progress { done, total } = event {
             seen.push((done, total));
         }
     };
-    model.load(backend, &LoadOptions::default(), &mut listener).unwrap();
+    model.load(backend, &LoadOptions::default(), &mut on_event).unwrap();
     assert!(seen.is_sorted() && seen.first().unwrap().0 == 0);
     let (done, total) = seen.last().unwrap();
     assert_eq!(done, total);

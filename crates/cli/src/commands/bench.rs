@@ -13,7 +13,7 @@ use crate::amounts::{Columns, Spread};
 use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
 use crate::terminal::{put, put_json};
-use crate::workload::{DeepContexts, RandomIds, WARM_UP, after, cancel_all};
+use crate::workload::{Contexts, RandomIds, WARM_UP, after, cancel_all, step};
 use crate::{machine, open};
 
 /// `mambo bench`
@@ -66,9 +66,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let mut found = measure_prefill(args, &mut engine, &mut ids, &types)?;
     let mut kept = 0;
     if args.tokens > 0 {
-        let pasts = read_pasts(args, &mut engine, &mut ids)?;
-        kept = pasts.iter().map(|(_, pasts)| pasts.bytes()).sum();
-        found.extend(measure_decode(args, &pasts, &mut engine, &mut ids, &types)?);
+        let contexts = read_contexts(args, &mut engine, &mut ids)?;
+        kept = contexts.iter().map(|(_, contexts)| contexts.bytes()).sum();
+        found.extend(measure_decode(args, &contexts, &mut engine, &mut ids, &types)?);
     }
     // Asked before the bandwidth is measured, which takes memory of its own.
     let peak = memory::peak();
@@ -133,7 +133,7 @@ fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
     if context_tokens < Some(need) {
         bail!("--context holds fewer than the {need} tokens this measurement needs; leave it out");
     }
-    let snapshots = DeepContexts::room(sequences, depths);
+    let snapshots = Contexts::room(sequences, depths);
     let options = LoadOptions { sequences, context_tokens, snapshots, ..args.model.load_options() };
     let threads = args.model.threads.unwrap_or(usize::MAX).min(machine::cores());
     Ok((open::engine(model, args.model.threads, &options)?, threads))
@@ -181,40 +181,40 @@ fn measure_prefill(
     Ok(cases.into_iter().map(measured).collect())
 }
 
-/// So many sequences, each with a past of the same length.
+/// So many sequences, each with a context of the same length.
 struct DecodeCase<'a> {
     batch: usize,
     depth: usize,
-    pasts: &'a DeepContexts,
+    contexts: &'a Contexts,
     rates: Vec<f64>,
 }
 
-/// Reads what is behind the sequences, for every depth.
-fn read_pasts(
+/// Runs the contexts of the sequences, for every depth.
+fn read_contexts(
     args: &BenchArgs,
     engine: &mut Engine,
     ids: &mut RandomIds,
-) -> Result<Vec<(usize, DeepContexts)>> {
-    let read = |&depth| Ok((depth, DeepContexts::read(engine, ids, largest(&args.batch), depth)?));
+) -> Result<Vec<(usize, Contexts)>> {
+    let read = |&depth| Ok((depth, Contexts::read(engine, ids, largest(&args.batch), depth)?));
     args.depth.iter().map(read).collect()
 }
 
 /// Batches at all depths take turns, as prompts do.
 fn measure_decode(
     args: &BenchArgs,
-    pasts: &[(usize, DeepContexts)],
+    contexts: &[(usize, Contexts)],
     engine: &mut Engine,
     ids: &mut RandomIds,
     types: &TypeTable,
 ) -> Result<Vec<Measurement>> {
     let mut cases = Vec::new();
-    for (depth, pasts) in pasts {
-        let case = |&batch| DecodeCase { batch, depth: *depth, pasts, rates: Vec::new() };
+    for (depth, contexts) in contexts {
+        let case = |&batch| DecodeCase { batch, depth: *depth, contexts, rates: Vec::new() };
         cases.extend(args.batch.iter().map(case));
     }
     for turn in 0..=args.repeats {
         for case in &mut cases {
-            let sequences = case.pasts.start(engine, ids, case.batch)?;
+            let sequences = case.contexts.start(engine, ids, case.batch)?;
             decode(engine, WARM_UP)?;
             if turn > 0 {
                 let start = Instant::now();

@@ -77,7 +77,7 @@ struct Chat<'a> {
 pub fn run(args: &ChatArgs) -> Result<()> {
     let model = open::model(args.model.model.as_deref())?;
     let text = model.text()?;
-    // Before the weights: whoever cannot chat should hear it at once.
+    // Before the weights are loaded, which may take minutes.
     text.template()?;
     let engine = open::engine(&model, args.model.threads, &args.model.load_options())?;
     let mut chat = Chat {

@@ -41,7 +41,7 @@ pub struct TextArgs {
     /// A text file
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
-    /// Tokens of a window; each is scored from an empty memory
+    /// Tokens of a window; each is scored from an empty context
     #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_WINDOW)]
     pub window: usize,
     /// Most windows to score; all if left out

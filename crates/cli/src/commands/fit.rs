@@ -33,7 +33,7 @@ pub struct FitArgs {
     /// Read bandwidth to count on in GB/s, instead of measuring it
     #[arg(long, value_name = "GB/S")]
     pub bandwidth: Option<f64>,
-    /// How sequences' memory would be stored.
+    /// How caches would be stored.
     #[command(flatten)]
     pub cache: CacheArgs,
     /// Print one JSON object

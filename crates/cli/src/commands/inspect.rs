@@ -22,7 +22,7 @@ pub struct InspectArgs {
     /// The model.
     #[command(flatten)]
     pub model: NameArgs,
-    /// How sequences' memory would be stored.
+    /// How caches would be stored.
     #[command(flatten)]
     pub cache: CacheArgs,
     /// List every tensor

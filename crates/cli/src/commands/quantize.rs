@@ -122,7 +122,7 @@ fn calibrate(
     let windows = text.windows(model)?;
     let options = LoadOptions { at_least_tokens: windows.length(), ..options.clone() };
     let backend = open::backend(threads)?;
-    let mut calibration = open::with_bar(|listener| Calibration::load(model, backend, &options, listener))?;
+    let mut calibration = open::with_bar(|on_event| Calibration::load(model, backend, &options, on_event))?;
     let bar = CountBar::new("calibrating", windows.count() as u64);
     let measured = calibration.measure(&windows, &mut |done| {
         bar.at(done);

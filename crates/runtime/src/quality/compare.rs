@@ -37,17 +37,17 @@ impl Comparison {
     }
 }
 
-/// Scores the text with both engines; the listener hears the windows done before each, and may stop it.
+/// Scores the text with both engines; `progress` gets the number of windows done before each, and may stop it.
 pub fn compare(
     engine: &mut Engine,
     base: &mut Engine,
     windows: &Windows,
     vocab: usize,
-    listener: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Comparison, RuntimeError> {
     let mut found = Comparison::default();
     for (done, window) in windows.iter().enumerate() {
-        if listener(done).is_break() {
+        if progress(done).is_break() {
             return Err(RuntimeError::Stopped);
         }
         let want = score_window(base, window, vocab)?;
@@ -62,16 +62,16 @@ pub fn compare(
     Ok(found)
 }
 
-/// Scores the text with one engine; the listener hears the windows done before each, and may stop it.
+/// Scores the text with one engine; `progress` gets the number of windows done before each, and may stop it.
 pub fn perplexity(
     engine: &mut Engine,
     windows: &Windows,
     vocab: usize,
-    listener: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Likelihood, RuntimeError> {
     let mut likelihood = Likelihood::default();
     for (done, window) in windows.iter().enumerate() {
-        if listener(done).is_break() {
+        if progress(done).is_break() {
             return Err(RuntimeError::Stopped);
         }
         let logits = score_window(engine, window, vocab)?;

@@ -1,4 +1,4 @@
-//! A text cut into windows that are scored one by one, each from an empty memory.
+//! A text cut into windows that are scored one by one, each from an empty context.
 
 use mambo_engine::{Engine, SCORE_TOKENS, ScoreOptions};
 
