@@ -35,7 +35,7 @@ pub struct BoundWeight<'c> {
     /// Tensors that hold nothing but factors.
     factor_tensors: Vec<&'c TensorInfo>,
     /// The first scale that turned out to be none when its part was read: tensor and position.
-    bad_scale: OnceLock<(&'c TensorInfo, usize)>,
+    bad_scale: OnceLock<(&'c TensorInfo, u64)>,
 }
 
 /// Finds every weight of `spec` in `checkpoint`.
@@ -113,8 +113,8 @@ impl BoundWeight<'_> {
 
     /// Bytes it takes in the files, scales included.
     pub fn stored_bytes(&self) -> u64 {
-        let factors: usize = self.factor_tensors.iter().map(|tensor| tensor.byte_len()).sum();
-        factors as u64 + self.spans().map(|span| span.range.len() as u64).sum::<u64>()
+        let factors: u64 = self.factor_tensors.iter().map(|tensor| tensor.byte_len()).sum();
+        factors + self.spans().map(|span| span.range.end - span.range.start).sum::<u64>()
     }
 
     /// All parts, decoded to f32 and with their factors.
@@ -173,8 +173,9 @@ impl BoundWeight<'_> {
         self.parts.iter().flat_map(spans)
     }
 
-    fn bytes(&self, span: &Span) -> &[u8] {
-        &self.checkpoint.bytes(span.tensor)[span.range.clone()]
+    fn bytes(&self, span: &Span) -> Cow<'_, [u8]> {
+        let bytes = self.checkpoint.read_range(span.tensor, span.range.clone());
+        bytes.expect("the files of a bound checkpoint are in memory: a weight source cannot fail yet")
     }
 
     fn cols(&self) -> usize {
@@ -209,12 +210,13 @@ impl WeightSource for BoundWeight<'_> {
 
     fn part(&self, index: usize) -> Cow<'_, [u8]> {
         let part = &self.parts[index];
-        let beside: Vec<&[u8]> = part.beside.iter().map(|span| self.bytes(span)).collect();
+        let beside: Vec<_> = part.beside.iter().map(|span| self.bytes(span)).collect();
+        let beside: Vec<&[u8]> = beside.iter().map(|bytes| &**bytes).collect();
         let rewritten = part.form.apply(part.codes.tensor.dtype, self.bytes(&part.codes), &beside);
         if let Some(at) = rewritten.bad_scale {
             let span = &part.beside[0];
             // Only the first one is kept; a scale is a byte in every form that looks for it.
-            self.bad_scale.get_or_init(|| (span.tensor, span.range.start + at));
+            self.bad_scale.get_or_init(|| (span.tensor, span.range.start + at as u64));
         }
         match part.dtype == self.dtype {
             true => rewritten.bytes,

@@ -32,14 +32,17 @@ pub(crate) struct Rewritten<'a> {
 impl Form {
     /// The part of these bytes; `beside` are the bytes of the tensors beside it. `dtype` is that of the stored
     /// values. The lengths were checked when the weight was bound.
-    pub fn apply<'a>(self, dtype: DType, bytes: &'a [u8], beside: &[&[u8]]) -> Rewritten<'a> {
+    pub fn apply<'a>(self, dtype: DType, bytes: impl Into<Cow<'a, [u8]>>, beside: &[&[u8]]) -> Rewritten<'a> {
+        let bytes = bytes.into();
         let (owned, bad_scale) = match self {
-            Form::AsStored => return Rewritten { bytes: Cow::Borrowed(bytes), bad_scale: None },
-            Form::NegExp => (neg_exp(dtype, bytes), None),
-            Form::Nvfp4 => (nvfp4(bytes, beside[0]), beside[0].iter().position(|&s| is_no_scale(s))),
-            Form::Nvfp4Wide => (nvfp4_wide(bytes, beside[0]), beside[0].iter().position(|&s| is_no_scale(s))),
-            Form::Mxfp4 => (mxfp4(bytes, beside[0]), beside[0].iter().position(|&s| s == 0xff)),
-            Form::Affine(affine) => (affine_groups(affine, bytes, beside[0], beside[1]), None),
+            Form::AsStored => return Rewritten { bytes, bad_scale: None },
+            Form::NegExp => (neg_exp(dtype, &bytes), None),
+            Form::Nvfp4 => (nvfp4(&bytes, beside[0]), beside[0].iter().position(|&s| is_no_scale(s))),
+            Form::Nvfp4Wide => {
+                (nvfp4_wide(&bytes, beside[0]), beside[0].iter().position(|&s| is_no_scale(s)))
+            }
+            Form::Mxfp4 => (mxfp4(&bytes, beside[0]), beside[0].iter().position(|&s| s == 0xff)),
+            Form::Affine(affine) => (affine_groups(affine, &bytes, beside[0], beside[1]), None),
         };
         Rewritten { bytes: Cow::Owned(owned), bad_scale }
     }
