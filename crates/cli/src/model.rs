@@ -1,6 +1,7 @@
 //! From `-m MODEL` to everything a command needs: checkpoint, description, tokenizer, template, engine.
 
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use mambo_checkpoint::{Checkpoint, GgufMetadata, Metadata};
@@ -208,7 +209,7 @@ impl Model {
             Metadata::Config(files) => files.chat_template.clone(),
         };
         let text = |id: Option<u32>| id.map(|id| tokenizer.decode(&[id], false));
-        let template = ChatTemplate::require(self.name(), source.as_deref())?;
+        let template = ChatTemplate::require(self.name(), source.as_deref())?.with_clock(unix_time_s);
         Ok(template.with_tokens(text(tokenizer.bos()).as_deref(), text(tokenizer.eos()).as_deref()))
     }
 
@@ -340,6 +341,12 @@ fn gguf_vocabulary(metadata: &GgufMetadata) -> Result<GgufVocabulary> {
         pad: metadata.u32("tokenizer.ggml.padding_token_id")?,
         add_bos: metadata.bool("tokenizer.ggml.add_bos_token")?,
     })
+}
+
+/// The system clock, for templates that tell the date.
+fn unix_time_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |elapsed| i64::try_from(elapsed.as_secs()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
