@@ -3,6 +3,10 @@
 //! One instruction multiplies sixteen rows of activations with a panel's thirty-two columns: 8,192 products.
 //! An unpacked panel already has the layout that tiles are loaded from, and so have rows and sums.
 #![allow(unsafe_code)]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_variables, reason = "only x86-64 has tiles")
+)]
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::asm;
