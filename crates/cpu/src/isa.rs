@@ -35,6 +35,7 @@ impl Isa {
 
     /// All instruction sets this machine can run, best last.
     pub fn available() -> Vec<Isa> {
+        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "only x86-64 has others"))]
         let mut sets = vec![Isa::Portable];
         #[cfg(target_arch = "x86_64")]
         {

@@ -40,7 +40,7 @@ pub enum TextError {
     UnsupportedGguf {
         /// The metadata key.
         key: &'static str,
-        /// The value met.
+        /// The value found.
         value: String,
         /// The values that would work.
         supported: String,

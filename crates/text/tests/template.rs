@@ -167,3 +167,15 @@ fn special_tokens_are_variables() {
     let template = template.with_tokens(Some("<s>"), Some("</s>"));
     assert_eq!(template.render(&ChatRequest::new(vec![])).unwrap(), "<s>x</s>");
 }
+
+#[test]
+fn the_time_comes_from_the_request_or_the_given_clock() {
+    let source = "{% if strftime_now is defined %}{{ strftime_now('%F') }}{% else %}no date{% endif %}";
+    let template = ChatTemplate::new("t", source).unwrap();
+    let mut request = ChatRequest::new(vec![]);
+    assert_eq!(template.render(&request).unwrap(), "no date");
+    let template = template.with_clock(|| 951_782_400);
+    assert_eq!(template.render(&request).unwrap(), "2000-02-29");
+    request.now_unix_s = Some(0);
+    assert_eq!(template.render(&request).unwrap(), "1970-01-01");
+}

@@ -181,7 +181,7 @@ fn types(model: &Model) -> Value {
 type TypeRow = (DType, usize, u64, u64);
 
 fn stored_type(t: &TensorInfo) -> TypeRow {
-    (t.dtype, 1, t.shape.elems() as u64, t.byte_len() as u64)
+    (t.dtype, 1, t.shape.elems() as u64, t.byte_len())
 }
 
 /// One row for each type, most bytes first.

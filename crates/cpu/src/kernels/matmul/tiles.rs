@@ -3,6 +3,10 @@
 //! One instruction multiplies sixteen rows of activations with 32 columns of a panel: 8,192 products. Unpacked panels,
 //! rows and sums already have the layout that tiles are loaded from.
 #![allow(unsafe_code)]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_variables, reason = "only x86-64 has tiles")
+)]
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::asm;
