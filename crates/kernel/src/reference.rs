@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use mambo_tensor::decode_row;
 
@@ -20,13 +21,13 @@ use crate::value::Elem;
 /// The plain backend.
 pub struct ReferenceBackend {
     kernels: Vec<KernelRow>,
-    weights: HashMap<WeightKey, (Vec<f32>, Vec<usize>)>,
+    weights: HashMap<WeightKey, Arc<[f32]>>,
     layout: CacheLayout,
     /// Per layer and page: every head's keys, then every head's values.
     pages: Vec<Vec<Vec<u8>>>,
     slots: Vec<Vec<f32>>,
     arena: Vec<u8>,
-    programs: Vec<Program>,
+    programs: Vec<Arc<Program>>,
     /// The program that ran last, which the next step may take rows from.
     last: Option<ProgramId>,
     /// Tokens that the last steps chose.
@@ -189,8 +190,8 @@ impl ReferenceBackend {
     }
 
     fn call(&mut self, program: &Program, call: &Call, step: &StepInputs) {
-        let weights: Vec<Vec<f32>> =
-            call.weights.iter().map(|&w| self.weights[&program.weights[w]].0.clone()).collect();
+        let weights = call.weights.iter().map(|&w| Arc::clone(&self.weights[&program.weights[w]]));
+        let weights: Vec<Arc<[f32]>> = weights.collect();
         for segment in step.segments {
             for row in segment.row_range() {
                 let position = segment.position as usize + row - segment.first_row as usize;
@@ -208,7 +209,7 @@ impl ReferenceBackend {
     fn call_row(
         &mut self,
         call: &Call,
-        w: &[Vec<f32>],
+        w: &[Arc<[f32]>],
         step: &StepInputs,
         segment: &Segment,
         row: usize,
@@ -268,11 +269,15 @@ impl ReferenceBackend {
                 let y = ops::moe_combine::reference(&rows, &input(self, 1), residual.as_deref());
                 self.write_row(&call.outputs[0], row, &y);
             }
-            _ => self.row_op(call, w, step, row),
+            // An expert of a token has a row of its own.
+            _ => {
+                let times = call.outputs[0].rows.times;
+                (row * times..(row + 1) * times).for_each(|row| self.row_op(call, w, step, row));
+            }
         }
     }
 
-    fn wanted_row(&mut self, call: &Call, w: &[Vec<f32>], step: &StepInputs, row: usize) {
+    fn wanted_row(&mut self, call: &Call, w: &[Arc<[f32]>], step: &StepInputs, row: usize) {
         match call.op {
             Op::GatherRows => {
                 let x = self.read_row(&call.inputs[0], step.wanted[row] as usize, step);
@@ -293,7 +298,7 @@ impl ReferenceBackend {
     }
 
     /// Ops that read and write one row and know nothing else.
-    fn row_op(&mut self, call: &Call, w: &[Vec<f32>], step: &StepInputs, row: usize) {
+    fn row_op(&mut self, call: &Call, w: &[Arc<[f32]>], step: &StepInputs, row: usize) {
         let inputs: Vec<Vec<f32>> = call.inputs.iter().map(|i| self.read_row(i, row, step)).collect();
         let y = match call.op {
             Op::RmsNorm { eps } => ops::rms_norm::reference(&inputs[0], &w[0], eps),
@@ -350,7 +355,7 @@ impl Backend for ReferenceBackend {
             drop(stored);
             source.release(part);
         }
-        self.weights.insert(key.clone(), (values, shape));
+        self.weights.insert(key.clone(), values.into());
         Ok(())
     }
 
@@ -359,7 +364,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn weight_bytes(&self) -> u64 {
-        self.weights.values().map(|(values, _)| values.len() as u64 * 4).sum()
+        self.weights.values().map(|values| values.len() as u64 * 4).sum()
     }
 
     fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError> {
@@ -381,7 +386,7 @@ impl Backend for ReferenceBackend {
             }
         }
         self.arena.resize(self.arena.len().max(program.arena_bytes), 0);
-        self.programs.push(program);
+        self.programs.push(Arc::new(program));
         Ok(ProgramId(self.programs.len() - 1))
     }
 
@@ -411,7 +416,7 @@ impl Backend for ReferenceBackend {
             hidden: HiddenRows::Given(&hidden),
             ..*step
         };
-        let program = self.programs[id.0].clone();
+        let program = Arc::clone(&self.programs[id.0]);
         for call in &program.calls {
             self.call(&program, call, &step);
         }

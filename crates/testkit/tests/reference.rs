@@ -4,6 +4,6 @@ use mambo_kernel::ReferenceBackend;
 use mambo_testkit::contract::check_all;
 
 #[test]
-fn reference_is_cut_invariant() {
-    check_all(&|| Box::new(ReferenceBackend::new())).assert_ok();
+fn the_reference_keeps_its_contracts() {
+    check_all(&mut ReferenceBackend::new()).assert_ok();
 }

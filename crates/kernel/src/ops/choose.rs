@@ -64,7 +64,10 @@ pub fn most_likely_first(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
 /// The tokens that may be chosen with their adjusted logits, most likely first.
 fn candidates(logits: &[f32], adjustments: &[Adjustment], mask: Option<&[u32]>) -> Vec<(u32, f32)> {
     let allowed = |token: u32| mask.is_none_or(|mask| mask[token as usize / 32] >> (token % 32) & 1 == 1);
-    let change = |token: u32| adjustments.iter().find(|change| change.token == token);
+    let change = |token: u32| {
+        let index = adjustments.binary_search_by_key(&token, |change| change.token).ok()?;
+        Some(&adjustments[index])
+    };
     let value =
         |(token, &logit): (u32, &f32)| (token, change(token).map_or(logit, |change| adjusted(logit, change)));
     let mut all: Vec<(u32, f32)> = (0..).zip(logits).map(value).collect();

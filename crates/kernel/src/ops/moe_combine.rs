@@ -1,4 +1,5 @@
-//! `moe_combine`: `y[t] = Σ_j w[t,j]·x[t,j]`, plus the residual if there is one.
+//! `moe_combine`: `y[t] = Σ_j w[t,j]·x[t,j]`, rounded to f32, plus the residual if there is one: the bits of the sum and
+//! an `add`.
 //!
 //! Tolerance: an f32 sum of a few products.
 
@@ -6,13 +7,13 @@ use crate::case::{Case, Rng};
 use crate::op::Op;
 use crate::value::{RowBase, Rows, ValueType};
 
-/// The weighted sum of one token's rows, in f64.
+/// The weighted sum of one token's rows, in f64; the residual is added to the rounded sum.
 pub fn reference(rows: &[f32], weights: &[f32], residual: Option<&[f32]>) -> Vec<f32> {
     let cols = rows.len() / weights.len();
     let sum = |i: usize| {
         let routed: f64 =
             weights.iter().enumerate().map(|(j, &w)| f64::from(w) * f64::from(rows[j * cols + i])).sum();
-        (routed + residual.map_or(0.0, |r| f64::from(r[i]))) as f32
+        residual.map_or(routed as f32, |residual| routed as f32 + residual[i])
     };
     (0..cols).map(sum).collect()
 }
