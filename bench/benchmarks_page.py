@@ -10,6 +10,7 @@ BAR, GAP, LEFT, WIDTH = 16, 4, 170, 760
 COLOURS = {"mambo": "#2a6fdb", "llama_cpp": "#b8b8b8"}
 # README.md shows these rows of every machine.
 SHOWN = ("nano-30b q4_0", "nano-4b q4_0", "nano-4b q4_k", "nano-4b q8_0", "tiny-hybrid q8_0")
+SHAPES = ("nano-30b", "nano-4b", "tiny-hybrid")
 MARKS = ("<!-- written by bench/benchmarks.py -->", "<!-- end -->")
 
 HEAD = """# Benchmarks
@@ -49,7 +50,9 @@ def rate(value):
 
 
 def versus_rows(result):
-    return {name: row for name, row in result["rows"].items() if "mambo" in row.get("prefill", {})}
+    """Rows beside llama.cpp, large shapes first."""
+    found = [(name, row) for name, row in result["rows"].items() if "mambo" in row.get("prefill", {})]
+    return dict(sorted(found, key=lambda pair: SHAPES.index(pair[0].split()[0])))
 
 
 def versus_cells(row):
@@ -66,7 +69,7 @@ def versus_table(result):
         mark = " †" if row["other_load"] > BUSY else ""
         disturbed |= mark != ""
         lines.append("| " + " | ".join([name + mark, *versus_cells(row), f"{row['share_of_bandwidth']:.0%}"]) + " |")
-    return "\n".join(lines) + disturbed * f"\n\n† Other processes took more than {BUSY:.0%} of the cores' time."
+    return "\n".join(lines) + disturbed * f"\n\n† Other processes took more than {100 * BUSY:.0f} % of the cores' time."
 
 
 def own_lines(result):
@@ -152,12 +155,12 @@ def peer_line(result):
 
 
 def amx_line(result):
-    """How much of the weights llama.cpp gave to its AMX kernels."""
-    shares = {name: row["llama_cpp_buffers"].get("AMX", 0) / sum(row["llama_cpp_buffers"].values())
-              for name, row in versus_rows(result).items() if row.get("llama_cpp_buffers")}
+    """How much of each file llama.cpp gave to its AMX kernels."""
+    shares = {name: row["llama_cpp_buffers"].get("AMX", 0) / row["model_bytes"]
+              for name, row in versus_rows(result).items()}
     if not any(shares.values()):
         return ""
-    return ("- llama.cpp's AMX kernels hold this share of the weights: "
+    return ("- llama.cpp's AMX buffers, as a share of the file: "
             + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()) + " (`llama-bench -v`).")
 
 
