@@ -119,9 +119,9 @@ pub fn start_prompt(
     assert!(depth.is_multiple_of(engine.config().step_tokens), "whole steps before");
     let id = engine.submit(Request { prompt: ids.take(depth + left), ..Default::default() })?;
     let reading = Reading::new(engine, depth);
-    for step in 1..=depth / engine.config().step_tokens {
+    for steps in 1..=depth / engine.config().step_tokens {
         step(engine)?;
-        reading.at(step * engine.config().step_tokens);
+        reading.at(steps * engine.config().step_tokens);
     }
     Ok(id)
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use clap::Args;
 use mambo_engine::{Engine, Event, Request, human_bytes};
-use mambo_kernel::ProgramId;
+use mambo_kernel::{CallCost, ProgramId, StepShape, WeightKey, program_cost};
 use mambo_runtime::{LoadOptions, Model, TypeTable, memory};
 use serde_json::{Value, json};
 

@@ -120,7 +120,7 @@ fn describe_machine() -> Result<Value> {
         "instruction_sets": Isa::available().iter().map(|isa| isa.name()).collect::<Vec<_>>(),
         "cores": cores,
         "memory_bytes": memory::total(),
-        "available_bytes": memory::available(),
+        "available_bytes": CpuBackend::new(CpuOptions::default())?.memory()?.host,
         "bandwidth_bytes_per_second": {"one_thread": one, "all_threads": all},
         "gpus": [],
         "defaults": defaults(),

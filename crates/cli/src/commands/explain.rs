@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use mambo_engine::{EngineConfig, ModelGraphs, PlanOptions, SCORE_TOKENS, cache_layout, optimise};
 use mambo_graph::Graph;
-use mambo_kernel::{Backend, CacheLayout, Phase, Program, Rollback};
+use mambo_kernel::{Backend, CacheLayout, CacheTypes, Phase, Program};
 use mambo_model::{BuildOptions, ModelSpec};
 use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
 use mambo_runtime::{DEFAULT_CONTEXT, Described, TypeTable};
@@ -153,7 +153,7 @@ impl Stages {
         let options = LowerOptions { name, phase, max_tokens, max_wanted, caches, weight_type: &weight_type };
         let program = lower(&graph, &Kernels::of(backend), &options)?;
         let sequences = if args.phase == PhaseName::Decode { max_tokens } else { 1 };
-        let caches = caches(args, described, types, &built, sequences)?;
+        let caches = cache_layout_of(args, described, types, &built, sequences)?;
         Ok(Stages { built, passes, graph, program, caches })
     }
 
@@ -211,7 +211,7 @@ impl Stages {
 }
 
 /// The caches an engine for this step would make.
-fn caches(
+fn cache_layout_of(
     args: &ExplainArgs,
     described: &Described,
     types: &TypeTable,

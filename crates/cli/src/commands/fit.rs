@@ -3,10 +3,12 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mambo_convert::{Container, Recipe};
-use mambo_engine::{MemoryNeed, SCORE_TOKENS, human_bytes, plan};
-use mambo_kernel::{Backend, CacheLayout, PAGE_TOKENS, Phase, Program, WeightKey};
+use mambo_engine::{MemoryNeed, PlanOptions, SCORE_TOKENS, human_bytes, plan};
+use mambo_kernel::{
+    Backend, CacheLayout, CacheTypes, PAGE_TOKENS, Phase, Program, StepShape, WeightKey, program_cost,
+};
 use mambo_model::{BuildOptions, ModelSpec};
-use mambo_runtime::{DEFAULT_CONTEXT, DEFAULT_STEP_TOKENS, Described, TypeTable, memory};
+use mambo_runtime::{DEFAULT_CONTEXT, DEFAULT_STEP_TOKENS, Described, TypeTable};
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, context_text};
