@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_kernel::{
-    AttentionDims, Backend, CacheLayout, Call, Elem, Op, OpKind, Operand, Phase, Place, Program, ProgramId,
-    Rows, Segment, StepInputs,
+    AttentionDims, Backend, CacheLayout, Call, Elem, HiddenRows, Op, OpKind, Operand, Phase, Place, Program,
+    ProgramId, Rows, Segment, StepInputs,
 };
 
 const DIMS: AttentionDims = AttentionDims { q_heads: 2, kv_heads: 1, head_dim: 16 };
@@ -36,8 +36,10 @@ fn compile(change: impl FnOnce(&mut Program)) -> (CpuBackend, ProgramId) {
                 operand(Place::Hidden(0), 16),
             ],
             outputs: vec![operand(Place::Arena(0), 32)],
+            rounded: None,
             weights: Vec::new(),
             cache: Some(0),
+            after: Vec::new(),
         }],
         weights: Vec::new(),
         outputs: Vec::new(),
@@ -65,8 +67,9 @@ fn run(segments: &[Segment], pages: &[u32], wanted: &[u32], hidden: usize) -> St
     let (mut backend, id) = compile(|_| {});
     let hidden = vec![0.5; hidden];
     let tokens = [0; 35];
-    let step = StepInputs { token_ids: &tokens, segments, pages, wanted, hidden: &hidden };
-    message(|| backend.run(id, &step).unwrap())
+    let hidden = HiddenRows::Given(&hidden);
+    let step = StepInputs { token_ids: &tokens, segments, pages, wanted, hidden, ..Default::default() };
+    message(|| drop(backend.submit(id, &step).unwrap()))
 }
 
 #[test]
@@ -98,7 +101,7 @@ fn invalid_programs_are_rejected() {
     };
     case(|_| {}, "no panic");
     case(|p| p.arena_bytes -= 4, "beyond the arena");
-    case(|p| p.calls[0].inputs[1].elem = Elem::Q8, "input");
+    case(|p| p.calls[0].inputs[1].elem = Elem::I32, "input");
     case(|p| p.calls[0].inputs[2].cols = 12, "attention");
     case(|p| p.calls[0].outputs[0].stride_bytes = 64, "overlap");
     case(|p| p.calls[0].inputs[0].place = Place::Arena(0), "touches");
