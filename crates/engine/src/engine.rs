@@ -138,6 +138,11 @@ impl Engine {
             && self.events.is_empty()
     }
 
+    /// Recurrent slots and KV pages that neither a sequence nor a snapshot holds.
+    pub fn free_cells(&self) -> (usize, usize) {
+        (self.slots.free(), self.pages.free())
+    }
+
     /// Queues a request.
     pub fn submit(&mut self, request: Request) -> Result<SequenceId, EngineError> {
         self.check_tokens(&request.prompt)?;

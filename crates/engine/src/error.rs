@@ -54,8 +54,8 @@ pub enum EngineError {
     /// A step failed in the backend.
     #[error("the step failed and what the sequence had computed is lost; submit it again ({0})")]
     Step(String),
-    /// A sequence that a step in flight uses.
-    #[error("a step of this sequence is in flight; end it first")]
+    /// Memory that a step in flight uses.
+    #[error("a step is in flight; end it first")]
     InFlight,
     /// A scoring step has no room for the text.
     #[error("{companions} companions leave no room in a step of {room} tokens; use fewer")]

@@ -14,8 +14,13 @@ pub(crate) struct StepInFlight {
     ticket: Ticket,
     /// The step that filled the MTP head's cache for the same rows.
     mtp: Option<Ticket>,
+    /// Why the step behind it could not be submitted.
+    failure: Option<BackendError>,
     parts: Vec<Part>,
 }
+
+/// The step behind another, if there is one.
+type BehindStep = Result<Option<Ticket>, BackendError>;
 
 /// One sequence's part of a step.
 #[derive(Debug)]
@@ -50,7 +55,14 @@ impl Engine {
             sequence.unseen += usize::from(part.chosen.is_some());
         }
         match self.submit_batch(&parts) {
-            Ok((ticket, mtp)) => self.in_flight.push_back(StepInFlight { ticket, mtp, parts }),
+            Ok((ticket, behind)) => {
+                // Even without the step behind it, the step has to be collected.
+                let (mtp, failure) = match behind {
+                    Ok(mtp) => (mtp, None),
+                    Err(error) => (None, Some(error)),
+                };
+                self.in_flight.push_back(StepInFlight { ticket, mtp, failure, parts });
+            }
             Err(error) => self.fail_parts(&parts, &error),
         }
         true
@@ -86,10 +98,10 @@ impl Engine {
     }
 
     /// Submits the batch, and behind it the MTP head over the same rows where its cache is to be kept.
-    fn submit_batch(&mut self, parts: &[Part]) -> Result<(Ticket, Option<Ticket>), BackendError> {
+    fn submit_batch(&mut self, parts: &[Part]) -> Result<(Ticket, BehindStep), BackendError> {
         let program = if self.batch.is_decode() { self.programs.decode } else { self.programs.prefill };
         let ticket = self.backend.submit(program, &self.batch.inputs())?;
-        let Some((mtp, hidden)) = self.programs.mtp_fill() else { return Ok((ticket, None)) };
+        let Some((mtp, hidden)) = self.programs.mtp_fill() else { return Ok((ticket, Ok(None))) };
         // The head reads the next token beside each row: one that is known, or the one this step chooses.
         let mut next = Vec::with_capacity(self.batch.token_ids.len());
         for (part, segment) in parts.iter().zip(&self.batch.segments) {
@@ -110,8 +122,7 @@ impl Engine {
             fetch: &[],
             ..self.batch.inputs()
         };
-        let filled = self.backend.submit(mtp, &step)?;
-        Ok((ticket, Some(filled)))
+        Ok((ticket, self.backend.submit(mtp, &step).map(Some)))
     }
 
     /// Collects the oldest step in flight and returns what happened, in sequence order; nothing if it may not block
@@ -125,7 +136,7 @@ impl Engine {
             return None;
         }
         let step = self.in_flight.pop_front().expect("the front was looked at");
-        match collected {
+        match step.failure.map_or(collected, Err) {
             Ok(_) => step.parts.iter().for_each(|part| self.finish_part(part, &results)),
             Err(error) => self.fail_parts(&step.parts, &error),
         }

@@ -56,7 +56,9 @@ impl Engine {
         let slot_cell = Cell::Slot { slot: sequence.slot.index(), position: position as u32 };
         let mut slot = Vec::with_capacity(self.layout.cell_bytes(slot_cell));
         self.backend.export_cell(slot_cell, &mut slot)?;
-        let held = sequence.pages.pages()[..KvPages::pages_for(position)].to_vec();
+        // Without attention pages hold nothing.
+        let count = if self.layout.kv_layers.is_empty() { 0 } else { KvPages::pages_for(position) };
+        let held = sequence.pages.pages()[..count].to_vec();
         let mut pages = Vec::with_capacity(held.len());
         for (number, page) in held.into_iter().enumerate() {
             let is_full = (number + 1) * PAGE_TOKENS <= position;

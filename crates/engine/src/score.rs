@@ -52,6 +52,9 @@ impl Engine {
         rows: &mut dyn FnMut(ScoredRows),
     ) -> Result<(), EngineError> {
         self.check_tokens(tokens)?;
+        if !self.in_flight.is_empty() {
+            return Err(EngineError::InFlight);
+        }
         if options.companions >= SCORE_TOKENS {
             let (companions, room) = (options.companions, SCORE_TOKENS);
             return Err(EngineError::TooManyCompanions { companions, room });
@@ -178,9 +181,11 @@ impl Engine {
                 fetch: &[Fetch { output: logits, rows: 0..drafted as u32 }],
                 ..StepInputs::default()
             };
+            // Whatever fails, no step stays in flight.
             let behind = self.backend.submit(head, &step);
-            self.backend.collect(ticket, Wait::Block, &mut results)?;
+            let collected = self.backend.collect(ticket, Wait::Block, &mut results);
             self.backend.collect(behind?, Wait::Block, &mut mtp)?;
+            collected?;
         } else {
             self.backend.collect(ticket, Wait::Block, &mut results)?;
         }

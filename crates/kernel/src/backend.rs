@@ -291,7 +291,9 @@ pub trait Backend: Send {
     fn kernels(&self) -> &[KernelRow];
     /// Memory that is free now.
     fn memory(&self) -> Result<MemoryBudget, BackendError>;
-    /// Steps that may be submitted before the first is collected; more only pays where a device works by itself.
+    /// Steps that may be submitted before the first is collected; more only pays where a device works by itself. A
+    /// step that reads rows of the one before it ([`HiddenRows::Previous`](crate::HiddenRows::Previous)) counts with
+    /// that one.
     fn queue_depth(&self) -> usize {
         1
     }

@@ -90,6 +90,8 @@ struct Draft {
     op: Op,
     kernel: usize,
     label: String,
+    /// Types of the inputs as the graph has them.
+    types: Vec<ValueType>,
     inputs: Vec<View>,
     outputs: Vec<View>,
     rounded: Option<View>,
@@ -160,6 +162,7 @@ impl<'a> Lowering<'a> {
             op,
             kernel,
             label,
+            types,
             inputs,
             outputs: Vec::new(),
             rounded: None,
@@ -226,8 +229,7 @@ impl<'a> Lowering<'a> {
 
     /// Whether a call can still write its first output a second time, in this type.
     fn can_round(&self, draft: &Draft, to: Elem) -> bool {
-        let inputs: Vec<_> = draft.inputs.iter().map(|view| view.value_type).collect();
-        let site = self.site(&draft.op, &inputs, &draft.weight_types);
+        let site = self.site(&draft.op, &draft.types, &draft.weight_types);
         draft.rounded.is_none() && (self.kernels.rows[draft.kernel].rounds)(&site, to)
     }
 
@@ -247,9 +249,19 @@ impl<'a> Lowering<'a> {
             self.no_kernel(&op, &label, types)
         })?;
         let (outputs, weights, weight_types) = (Vec::new(), Vec::new(), Vec::new());
-        let inputs = vec![self.views[&value]];
-        let draft =
-            Draft { op, kernel, label, inputs, outputs, rounded: None, weights, weight_types, cache: None };
+        let (types, inputs) = (vec![value_type], vec![self.views[&value]]);
+        let draft = Draft {
+            op,
+            kernel,
+            label,
+            types,
+            inputs,
+            outputs,
+            rounded: None,
+            weights,
+            weight_types,
+            cache: None,
+        };
         Ok(self.call(draft, &[output])[0])
     }
 

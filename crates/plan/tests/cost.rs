@@ -9,10 +9,11 @@ use std::time::Duration;
 use expect_test::expect;
 use mambo_graph::Graph;
 use mambo_graph::passes::{PassContext, run_passes};
-use mambo_kernel::{CallTime, KernelRow, KvElem, KvTypes, Op, Phase, Program, StateElem, WeightKey};
-use mambo_plan::{
-    CallCost, CostContext, Kernels, LayerKind, LowerOptions, Measured, layer_kinds, lower, program_cost,
+use mambo_kernel::{
+    CacheTypes, CallCost, CallTime, KernelRow, KvElem, KvTypes, Op, Phase, Program, StateElem, StepShape,
+    WeightKey, program_cost,
 };
+use mambo_plan::{Kernels, LayerKind, LowerOptions, Measured, layer_kinds, lower};
 use mambo_tensor::DType;
 
 fn kernels(rows: &[KernelRow]) -> Kernels<'_> {
@@ -28,6 +29,7 @@ fn decode(rows: &[KernelRow]) -> (Graph, Program) {
         phase: Phase::Decode,
         max_tokens: 8,
         max_wanted: 8,
+        caches: CacheTypes::default(),
         weight_type: &fake::weight_type,
     };
     let program = lower(&graph, &kernels(rows), &options).unwrap();
@@ -56,16 +58,8 @@ fn costs_in(
     state_elem: StateElem,
 ) -> Vec<CallCost> {
     let weight_bytes = |key: &WeightKey| stored(graph, &key.name);
-    let context = CostContext {
-        tokens,
-        wanted: segments,
-        segments,
-        depth,
-        kv_types,
-        state_elem,
-        weight_bytes: &weight_bytes,
-    };
-    program_cost(program, &context)
+    let shape = StepShape { tokens, wanted: segments, segments, depth };
+    program_cost(program, &shape, CacheTypes { kv: kv_types, state: state_elem }, &weight_bytes)
 }
 
 #[test]
@@ -137,7 +131,7 @@ fn calls_belong_to_layers_by_what_stands_in_them() {
     let kinds = layer_kinds(&program);
     let kind = |label: &str| kinds[program.calls.iter().position(|c| c.label == label).unwrap()];
     assert_eq!(kind("embed"), LayerKind::Embed);
-    assert_eq!(kind("layers.0.norm.q8"), LayerKind::Mamba);
+    assert_eq!(kind("layers.0.scan.q8"), LayerKind::Mamba);
     assert_eq!(kind("layers.1.o_proj"), LayerKind::Attention);
     assert_eq!(kind("layers.2.shared.up"), LayerKind::Moe);
     assert_eq!(kind("layers.3.up"), LayerKind::Mlp);
@@ -162,67 +156,62 @@ fn measured_tables_read_like_this() {
     };
     expect![[r#"
         #    label                  kernel                           us  share       bytes     GB/s  GFLOP/s  of roof
-        0    embed                  fake:embed.table.f32              -      -         0 B        -        -       -
-        1    layers.0.norm          fake:rms_norm.row.f32           2.0   1.4%       768 B     0.38     0.13    3.8%
-        2    layers.0.norm.q8       fake:quantize.row.f32           3.0   2.2%       352 B     0.12     0.04    1.2%
-        3    layers.0.in_proj       fake:matmul.vec.q4_0            4.0   2.9%    12.8 KiB     3.26    10.37   32.6%
-        4    layers.0.scan          fake:ssm_step.step.f32          5.0   3.6%    28.2 KiB     5.78     3.28   57.8%
-        5    layers.0.scan.q8       fake:quantize.row.f32           6.0   4.3%       704 B     0.12     0.04    1.2%
-        6    layers.0.out_proj      fake:matmul.vec.q4_0            7.0   5.0%     5.2 KiB     0.76     2.34    7.6%
-        7    layers.1.norm          fake:rms_norm.row.f32           1.0   0.7%       768 B     0.77     0.26    7.7%
-        8    layers.1.norm.q8       fake:quantize.row.f32           2.0   1.4%       352 B     0.18     0.06    1.8%
-        9    layers.1.q_proj        fake:matmul.vec.q4_0            3.0   2.2%     2.6 KiB     0.89     2.73    8.9%
-        10   layers.1.k_proj        fake:matmul.vec.q4_0            4.0   2.9%     1.3 KiB     0.34     1.02    3.4%
-        11   layers.1.v_proj        fake:matmul.vec.q4_0            5.0   3.6%     1.3 KiB     0.28     0.82    2.8%
-        12   layers.1.attention     fake:attention.row.f32          6.0   4.3%    13.4 KiB     2.28     4.31   22.8%
-        13   layers.1.attention.q8  fake:quantize.row.f32           7.0   5.0%       352 B     0.05     0.02    0.5%
-        14   layers.1.o_proj        fake:matmul.vec.q4_0            1.0   0.7%     2.8 KiB     2.91     8.19   29.1%
-        15   layers.2.norm          fake:rms_norm.row.f32           2.0   1.4%       768 B     0.38     0.13    3.8%
-        16   layers.2.router        fake:matmul.any.f32             3.0   2.2%     2.3 KiB     0.78     0.34    7.8%
-        17   layers.2.route         fake:moe_route.row.f32          4.0   2.9%        80 B     0.02     0.01    0.2%
-        18   layers.2.norm.q8       fake:quantize.row.f32           5.0   3.6%       352 B     0.07     0.03    0.7%
-        19   layers.2.experts.up    fake:moe_matmul.vec.q4_0        6.0   4.3%     7.6 KiB     1.30     4.10   13.0%
-        20   layers.2.experts.up.q8 fake:quantize.row.f32           7.0   5.0%     1.0 KiB     0.15     0.05    1.5%
-        21   layers.2.experts.down  fake:moe_matmul.vec.q4_0        1.0   0.7%     7.5 KiB     7.72    24.58   77.2%
-        22   layers.2.experts.sum   fake:moe_combine.row.f32        2.0   1.4%     1.0 KiB     0.52     0.13    5.2%
-        23   layers.2.shared.up     fake:matmul.vec.q4_0            3.0   2.2%     5.1 KiB     1.74     5.46   17.4%
-        24   layers.2.shared.up.q8  fake:quantize.row.f32           4.0   2.9%       704 B     0.18     0.06    1.8%
-        25   layers.2.shared.down   fake:matmul.vec.q4_0            5.0   3.6%     5.2 KiB     1.06     3.28   10.6%
-        26   layers.3.norm          fake:rms_norm.row.f32           6.0   4.3%       768 B     0.13     0.04    1.3%
-        27   layers.3.norm.q8       fake:quantize.row.f32           7.0   5.0%       352 B     0.05     0.02    0.5%
-        28   layers.3.up            fake:matmul.vec.q4_0            1.0   0.7%     5.1 KiB     5.22    16.38   52.2%
-        29   layers.3.up.q8         fake:quantize.row.f32           2.0   1.4%       704 B     0.35     0.13    3.5%
-        30   layers.3.down          fake:matmul.vec.q4_0            3.0   2.2%     5.2 KiB     1.77     5.46   17.7%
-        31   wanted                 fake:gather_rows.row.f32        4.0   2.9%       516 B     0.13     0.00    1.3%
-        32   norm                   fake:rms_norm.row.f32           5.0   3.6%       768 B     0.15     0.05    1.5%
-        33   norm.q8                fake:quantize.row.f32           6.0   4.3%       352 B     0.06     0.02    0.6%
-        34   lm_head                fake:matmul.vec.q4_0            7.0   5.0%     3.8 KiB     0.56     1.76    5.6%
-             total                                                139.0 100.0%   120.0 KiB     0.88     1.84    8.8%
+        0    embed                  fake:embed.table.f32              -      -       516 B        -        -       -
+        1    layers.0.norm          fake:rms_norm.row.f32           2.0   1.8%       864 B     0.43     0.13    4.3%
+        2    layers.0.in_proj       fake:matmul.vec.q4_0            3.0   2.6%    12.8 KiB     4.35    13.82   43.5%
+        3    layers.0.scan          fake:ssm_step.step.f32          4.0   3.5%    28.2 KiB     7.22     4.10   72.2%
+        4    layers.0.scan.q8       fake:quantize.row.f32           5.0   4.4%       704 B     0.14     0.05    1.4%
+        5    layers.0.out_proj      fake:matmul.vec.q4_0            6.0   5.3%     5.2 KiB     0.89     2.73    8.9%
+        6    layers.1.norm          fake:rms_norm.row.f32           7.0   6.1%       864 B     0.12     0.04    1.2%
+        7    layers.1.q_proj        fake:matmul.vec.q4_0            1.0   0.9%     2.6 KiB     2.66     8.19   26.6%
+        8    layers.1.k_proj        fake:matmul.vec.q4_0            2.0   1.8%     1.3 KiB     0.69     2.05    6.9%
+        9    layers.1.v_proj        fake:matmul.vec.q4_0            3.0   2.6%     1.3 KiB     0.46     1.37    4.6%
+        10   layers.1.attention     fake:attention.row.f32          4.0   3.5%    13.4 KiB     3.42     6.46   34.2%
+        11   layers.1.attention.q8  fake:quantize.row.f32           5.0   4.4%       352 B     0.07     0.03    0.7%
+        12   layers.1.o_proj        fake:matmul.vec.q4_0            6.0   5.3%     2.8 KiB     0.49     1.37    4.9%
+        13   layers.2.norm          fake:rms_norm.row.f32           7.0   6.1%       864 B     0.12     0.04    1.2%
+        14   layers.2.router        fake:matmul.any.f32             1.0   0.9%     2.3 KiB     2.34     1.02   23.4%
+        15   layers.2.route         fake:moe_route.row.f32          2.0   1.8%        80 B     0.04     0.02    0.4%
+        16   layers.2.experts.up    fake:moe_matmul.vec.q4_0        3.0   2.6%     7.6 KiB     2.59     8.19   25.9%
+        17   layers.2.experts.up.q8 fake:quantize.row.f32           4.0   3.5%     1.0 KiB     0.26     0.10    2.6%
+        18   layers.2.experts.down  fake:moe_matmul.vec.q4_0        5.0   4.4%     7.5 KiB     1.54     4.92   15.4%
+        19   layers.2.experts.sum   fake:moe_combine.row.f32        6.0   5.3%     1.0 KiB     0.17     0.04    1.7%
+        20   layers.2.shared.up     fake:matmul.vec.q4_0            7.0   6.1%     5.1 KiB     0.75     2.34    7.5%
+        21   layers.2.shared.up.q8  fake:quantize.row.f32           1.0   0.9%       704 B     0.70     0.26    7.0%
+        22   layers.2.shared.down   fake:matmul.vec.q4_0            2.0   1.8%     5.2 KiB     2.66     8.19   26.6%
+        23   layers.3.norm          fake:rms_norm.row.f32           3.0   2.6%       864 B     0.29     0.09    2.9%
+        24   layers.3.up            fake:matmul.vec.q4_0            4.0   3.5%     5.1 KiB     1.30     4.10   13.0%
+        25   layers.3.up.q8         fake:quantize.row.f32           5.0   4.4%       704 B     0.14     0.05    1.4%
+        26   layers.3.down          fake:matmul.vec.q4_0            6.0   5.3%     5.2 KiB     0.89     2.73    8.9%
+        27   wanted                 fake:gather_rows.row.f32        7.0   6.1%       516 B     0.07     0.00    0.7%
+        28   norm                   fake:rms_norm.row.f32           1.0   0.9%       864 B     0.86     0.26    8.6%
+        29   lm_head                fake:matmul.vec.q4_0            2.0   1.8%     3.8 KiB     1.97     6.14   19.7%
+             total                                                114.0 100.0%   119.2 KiB     1.07     2.24   10.7%
     "#]].assert_eq(&measured.table());
     expect![[r#"
         op               calls         us  share       bytes     GB/s  GFLOP/s  of roof
-        quantize            10       49.0  35.3%     5.2 KiB     0.11     0.04    1.1%
-        matmul              12       46.0  33.1%    52.8 KiB     1.17     3.51   11.7%
-        rms_norm             5       16.0  11.5%     3.8 KiB     0.24     0.08    2.4%
-        moe_matmul           2        7.0   5.0%    15.1 KiB     2.21     7.02   22.1%
-        attention            1        6.0   4.3%    13.4 KiB     2.28     4.31   22.8%
-        ssm_step             1        5.0   3.6%    28.2 KiB     5.78     3.28   57.8%
-        gather_rows          1        4.0   2.9%       516 B     0.13     0.00    1.3%
-        moe_route            1        4.0   2.9%        80 B     0.02     0.01    0.2%
-        moe_combine          1        2.0   1.4%     1.0 KiB     0.52     0.13    5.2%
-        embed                1          -      -         0 B        -        -       -
-        total               35      139.0 100.0%   120.0 KiB     0.88     1.84    8.8%
+        matmul              12       43.0  37.7%    52.8 KiB     1.26     3.75   12.6%
+        quantize             5       20.0  17.5%     3.4 KiB     0.18     0.06    1.8%
+        rms_norm             5       20.0  17.5%     4.2 KiB     0.22     0.06    2.2%
+        moe_matmul           2        8.0   7.0%    15.1 KiB     1.94     6.14   19.4%
+        gather_rows          1        7.0   6.1%       516 B     0.07     0.00    0.7%
+        moe_combine          1        6.0   5.3%     1.0 KiB     0.17     0.04    1.7%
+        attention            1        4.0   3.5%    13.4 KiB     3.42     6.46   34.2%
+        ssm_step             1        4.0   3.5%    28.2 KiB     7.22     4.10   72.2%
+        moe_route            1        2.0   1.8%        80 B     0.04     0.02    0.4%
+        embed                1          -      -       516 B        -        -       -
+        total               30      114.0 100.0%   119.2 KiB     1.07     2.24   10.7%
     "#]]
     .assert_eq(&measured.by_op());
     expect![[r#"
         layers           calls         us  share       bytes     GB/s  GFLOP/s  of roof
-        moe                 11       42.0  30.2%    31.6 KiB     0.77     2.01    7.7%
-        attention            8       29.0  20.9%    22.9 KiB     0.81     1.76    8.1%
-        mamba                6       27.0  19.4%    47.9 KiB     1.82     2.77   18.2%
-        head                 4       22.0  15.8%     5.4 KiB     0.25     0.58    2.5%
-        mlp                  5       19.0  13.7%    12.1 KiB     0.65     1.76    6.5%
-        embed                1          -      -         0 B        -        -       -
-        total               35      139.0 100.0%   120.0 KiB     0.88     1.84    8.8%
+        moe                 10       38.0  33.3%    31.4 KiB     0.84     2.21    8.4%
+        attention            7       28.0  24.6%    22.7 KiB     0.83     1.81    8.3%
+        mamba                5       20.0  17.5%    47.7 KiB     2.44     3.74   24.4%
+        mlp                  4       18.0  15.8%    11.8 KiB     0.67     1.85    6.7%
+        head                 3       10.0   8.8%     5.2 KiB     0.53     1.25    5.3%
+        embed                1          -      -       516 B        -        -       -
+        total               30      114.0 100.0%   119.2 KiB     1.07     2.24   10.7%
     "#]]
     .assert_eq(&measured.by_layer_kind());
 }

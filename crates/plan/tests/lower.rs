@@ -9,18 +9,19 @@ use expect_test::expect;
 use mambo_graph::passes::{PassContext, run_passes};
 use mambo_graph::{Graph, GraphBuilder, Input};
 use mambo_kernel::{
-    CacheLayout, Elem, Epilogue, KernelRow, KvElem, KvTypes, Op, OpKind, Phase, Rollback, StateElem,
+    CacheLayout, CacheTypes, Epilogue, KernelRow, KvElem, KvTypes, Op, OpKind, Phase, Rollback, StateElem,
 };
 use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
 use mambo_tensor::DType;
 use proptest::prelude::*;
 
 fn options(phase: Phase) -> LowerOptions<'static> {
-    LowerOptions { name: "trunk", phase, max_tokens: 8, max_wanted: 4, weight_type: &fake::weight_type }
+    let (caches, weight_type) = (CacheTypes::default(), &fake::weight_type);
+    LowerOptions { name: "trunk", phase, max_tokens: 8, max_wanted: 4, caches, weight_type }
 }
 
 fn passed(graph: &Graph, kernels: &Kernels, phase: Phase) -> Graph {
-    let offers = |op: &Op| kernels.offers(op, phase, graph, &fake::weight_type);
+    let offers = |op: &Op| kernels.offers(op, phase, CacheTypes::default(), graph, &fake::weight_type);
     run_passes(graph, &PassContext { phase, offers: &offers }, &mut |_| {}).unwrap()
 }
 
@@ -43,44 +44,39 @@ fn the_decode_plan_reads_like_this() {
         rollback: Rollback::OneChunk,
     };
     expect![[r#"
-        plan trunk decode tokens<=8 wanted<=4 fake/x1  arena 18.0 KiB (unpooled 76.5 KiB)
+        plan trunk decode tokens<=8 wanted<=4 fake/x1  arena 16.5 KiB (unpooled 76.5 KiB)
           kv 1 layers q8/f16 x 64 pages, 100 B per token, 200.0 KiB
           state 1 layers bf16 x 4 slots, 75.2 KiB per slot
-           0 %0       embed       fake:embed.table.f32     f32[T, 64]           @0x03a00           <- token_ids $embed ; embed
-           1 %1       rms_norm    fake:rms_norm.row.f32    f32[T, 64]           @0x00000           <- %0 $layers.0.norm ; layers.0.norm
-           2 %2       quantize    fake:quantize.row.f32    q8[T, 64]            @0x02a00           <- %1 ; layers.0.norm.q8
-           3 %3       matmul      fake:matmul.vec.q4_0     f32[T, 324]          @0x00000           <- %2 $layers.0.in_proj ; layers.0.in_proj
-           4 %4       ssm_step    fake:ssm_step.step.f32   f32[T, 128]          @0x02a00           <- %3 $layers.0.conv $layers.0.conv_bias $layers.0.dt_bias $layers.0.a $layers.0.d $layers.0.gated_norm state[0] ; layers.0.scan
-           5 %5       quantize    fake:quantize.row.f32    q8[T, 128]           @0x04200           <- %4 ; layers.0.scan.q8
-           6 %6       matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x00000           <- %5 %0 $layers.0.out_proj ; layers.0.out_proj
-           7 %7       rms_norm    fake:rms_norm.row.f32    f32[T, 64]           @0x00800           <- %6 $layers.1.norm ; layers.1.norm
-           8 %8       quantize    fake:quantize.row.f32    q8[T, 64]            @0x01000           <- %7 ; layers.1.norm.q8
-           9 %9       matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x00800           <- %8 $layers.1.q_proj ; layers.1.q_proj
-          10 %10      matmul      fake:matmul.vec.q4_0     f32[T, 32]           @0x01800           <- %8 $layers.1.k_proj ; layers.1.k_proj
-          11 %11      matmul      fake:matmul.vec.q4_0     f32[T, 32]           @0x01c00           <- %8 $layers.1.v_proj ; layers.1.v_proj
-          12 %12      attention   fake:attention.row.f32   f32[T, 64]           @0x01000           <- %9 %10 %11 kv[0] ; layers.1.attention
-          13 %13      quantize    fake:quantize.row.f32    q8[T, 64]            @0x02000           <- %12 ; layers.1.attention.q8
-          14 %14      matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x02400           <- %13 %6 $layers.1.o_proj ; layers.1.o_proj
-          15 %15      rms_norm    fake:rms_norm.row.f32    f32[T, 64]           @0x00000           <- %14 $layers.2.norm ; layers.2.norm
-          16 %16      matmul      fake:matmul.any.f32      f32[T, 8]            @0x00800           <- %15 $layers.2.router ; layers.2.router
-          17 %17, %18 moe_route   fake:moe_route.row.f32   i32[T, 2], f32[T, 2] @0x03000, @0x03200 <- %16 $layers.2.router_bias ; layers.2.route
-          18 %19      quantize    fake:quantize.row.f32    q8[T, 64]            @0x02c00           <- %15 ; layers.2.norm.q8
-          19 %20      moe_matmul  fake:moe_matmul.vec.q4_0 f32[T*2, 96]         @0x00000           <- %19 %17 $layers.2.experts.up ; layers.2.experts.up
-          20 %21      quantize    fake:quantize.row.f32    q8[T*2, 96]          @0x01800           <- %20 ; layers.2.experts.up.q8
-          21 %22      moe_matmul  fake:moe_matmul.vec.q4_0 f32[T*2, 64]         @0x00000           <- %21 %17 $layers.2.experts.down ; layers.2.experts.down
-          22 %23      moe_combine fake:moe_combine.row.f32 f32[T, 64]           @0x01000           <- %22 %18 %14 ; layers.2.experts.sum
-          23 %24      matmul      fake:matmul.vec.q4_0     f32[T, 128]          @0x00000           <- %19 $layers.2.shared.up ; layers.2.shared.up
-          24 %25      quantize    fake:quantize.row.f32    q8[T, 128]           @0x02000           <- %24 ; layers.2.shared.up.q8
-          25 %26      matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x01800           <- %25 %23 $layers.2.shared.down ; layers.2.shared.down
-          26 %27      rms_norm    fake:rms_norm.row.f32    f32[T, 64]           @0x00000           <- %26 $layers.3.norm ; layers.3.norm
-          27 %28      quantize    fake:quantize.row.f32    q8[T, 64]            @0x02000           <- %27 ; layers.3.norm.q8
-          28 %29      matmul      fake:matmul.vec.q4_0     f32[T, 128]          @0x00000           <- %28 $layers.3.up ; layers.3.up
-          29 %30      quantize    fake:quantize.row.f32    q8[T, 128]           @0x01000           <- %29 ; layers.3.up.q8
-          30 %31      matmul      fake:matmul.vec.q4_0     f32[T, 64]           @0x00000           <- %30 %26 $layers.3.down ; layers.3.down
-          31 %32      gather_rows fake:gather_rows.row.f32 f32[W, 64]           @0x00800           <- %31 wanted ; wanted
-          32 %33      rms_norm    fake:rms_norm.row.f32    f32[W, 64]           @0x00000           <- %32 $norm ; norm
-          33 %34      quantize    fake:quantize.row.f32    q8[W, 64]            @0x00600           <- %33 ; norm.q8
-          34 %35      matmul      fake:matmul.vec.q4_0     f32[W, 96]           @0x00000           <- %34 $lm_head ; lm_head
+           0  %0       embed       fake:embed.table.f32     f32[T, 64]            @0x03a00           <- token_ids $embed ; embed
+           1  %1, %2   rms_norm    fake:rms_norm.row.f32    f32[T, 64], q8[T, 64] @0x00000, @0x02a00 <- %0 $layers.0.norm ; layers.0.norm
+           2  %3       matmul      fake:matmul.vec.q4_0     f32[T, 324]           @0x00000           <- %2 $layers.0.in_proj ; layers.0.in_proj
+           3  %4       ssm_step    fake:ssm_step.step.f32   f32[T, 128]           @0x02a00           <- %3 $layers.0.conv $layers.0.conv_bias $layers.0.dt_bias $layers.0.a $layers.0.d $layers.0.gated_norm state[0] ; layers.0.scan
+           4  %5       quantize    fake:quantize.row.f32    q8[T, 128]            @0x00800           <- %4 ; layers.0.scan.q8
+           5  %6       matmul      fake:matmul.vec.q4_0     f32[T, 64]            @0x00000           <- %5 %0 $layers.0.out_proj ; layers.0.out_proj
+           6  %7, %8   rms_norm    fake:rms_norm.row.f32    f32[T, 64], q8[T, 64] @0x00800, @0x01000 <- %6 $layers.1.norm ; layers.1.norm
+           7  %9       matmul      fake:matmul.vec.q4_0     f32[T, 64]            @0x00800           <- %8 $layers.1.q_proj ; layers.1.q_proj
+           8| %10      matmul      fake:matmul.vec.q4_0     f32[T, 32]            @0x01800           <- %8 $layers.1.k_proj ; layers.1.k_proj
+           9| %11      matmul      fake:matmul.vec.q4_0     f32[T, 32]            @0x01c00           <- %8 $layers.1.v_proj ; layers.1.v_proj
+          10  %12      attention   fake:attention.row.f32   f32[T, 64]            @0x01000           <- %9 %10 %11 kv[0] ; layers.1.attention
+          11  %13      quantize    fake:quantize.row.f32    q8[T, 64]             @0x00800           <- %12 ; layers.1.attention.q8
+          12  %14      matmul      fake:matmul.vec.q4_0     f32[T, 64]            @0x02400           <- %13 %6 $layers.1.o_proj ; layers.1.o_proj
+          13  %15, %16 rms_norm    fake:rms_norm.row.f32    f32[T, 64], q8[T, 64] @0x00000, @0x02c00 <- %14 $layers.2.norm ; layers.2.norm
+          14  %17      matmul      fake:matmul.any.f32      f32[T, 8]             @0x00800           <- %15 $layers.2.router ; layers.2.router
+          15  %18, %19 moe_route   fake:moe_route.row.f32   i32[T, 2], f32[T, 2]  @0x03000, @0x03200 <- %17 $layers.2.router_bias ; layers.2.route
+          16  %20      moe_matmul  fake:moe_matmul.vec.q4_0 f32[T*2, 96]          @0x00000           <- %16 %18 $layers.2.experts.up ; layers.2.experts.up
+          17  %21      quantize    fake:quantize.row.f32    q8[T*2, 96]           @0x01800           <- %20 ; layers.2.experts.up.q8
+          18  %22      moe_matmul  fake:moe_matmul.vec.q4_0 f32[T*2, 64]          @0x00000           <- %21 %18 $layers.2.experts.down ; layers.2.experts.down
+          19  %23      moe_combine fake:moe_combine.row.f32 f32[T, 64]            @0x01000           <- %22 %19 %14 ; layers.2.experts.sum
+          20  %24      matmul      fake:matmul.vec.q4_0     f32[T, 128]           @0x00000           <- %16 $layers.2.shared.up ; layers.2.shared.up
+          21  %25      quantize    fake:quantize.row.f32    q8[T, 128]            @0x02000           <- %24 ; layers.2.shared.up.q8
+          22  %26      matmul      fake:matmul.vec.q4_0     f32[T, 64]            @0x01800           <- %25 %23 $layers.2.shared.down ; layers.2.shared.down
+          23  %27, %28 rms_norm    fake:rms_norm.row.f32    f32[T, 64], q8[T, 64] @0x00000, @0x01000 <- %26 $layers.3.norm ; layers.3.norm
+          24  %29      matmul      fake:matmul.vec.q4_0     f32[T, 128]           @0x00000           <- %28 $layers.3.up ; layers.3.up
+          25  %30      quantize    fake:quantize.row.f32    q8[T, 128]            @0x01000           <- %29 ; layers.3.up.q8
+          26  %31      matmul      fake:matmul.vec.q4_0     f32[T, 64]            @0x00000           <- %30 %26 $layers.3.down ; layers.3.down
+          27  %32      gather_rows fake:gather_rows.row.f32 f32[W, 64]            @0x00800           <- %31 wanted ; wanted
+          28  %33, %34 rms_norm    fake:rms_norm.row.f32    f32[W, 64], q8[W, 64] @0x00000, @0x00600 <- %32 $norm ; norm
+          29  %35      matmul      fake:matmul.vec.q4_0     f32[W, 96]            @0x00000           <- %34 $lm_head ; lm_head
         output logits %35
     "#]].assert_eq(&plan_text(&program, &kernels, Some(&caches)));
 }
@@ -98,16 +94,16 @@ fn the_prefill_plan_of_the_plain_graph_splits_without_copies() {
     let mamba: String =
         text.lines().filter(|l| l.contains("layers.0")).map(|l| l.trim_start().to_string() + "\n").collect();
     expect![[r#"
-        1 %1       rms_norm         fake:rms_norm.row.f32         f32[T, 64]           @0x00000           <- %0 $layers.0.norm ; layers.0.norm
-        2 %2       quantize         fake:quantize.row.f32         q8[T, 64]            @0x02a00           <- %1 ; layers.0.norm.q8
-        3 %3       matmul           fake:matmul.tile.q4_0         f32[T, 324]          @0x00000           <- %2 $layers.0.in_proj ; layers.0.in_proj
-        4 %4       ssm_conv         fake:ssm_conv.row.f32         f32[T, 192]          @0x02a00           <- %3[128..320] $layers.0.conv $layers.0.conv_bias state[0] ; layers.0.conv
-        5 %5       ssm_dt           fake:ssm_dt.row.f32           f32[T, 4]            @0x05a00           <- %3[320..324] $layers.0.dt_bias ; layers.0.dt_bias
-        6 %6       ssm_scan         fake:ssm_scan.row.f32         f32[T, 128]          @0x04200           <- %4 %5 $layers.0.a $layers.0.d state[0] ; layers.0.scan
-        7 %7       gated_group_norm fake:gated_group_norm.row.f32 f32[T, 128]          @0x02a00           <- %6 %3[0..128] $layers.0.gated_norm ; layers.0.gated_norm
-        8 %8       quantize         fake:quantize.row.f32         q8[T, 128]           @0x03a00           <- %7 ; layers.0.gated_norm.q8
-        9 %9       matmul           fake:matmul.tile.q4_0         f32[T, 64]           @0x00000           <- %8 $layers.0.out_proj ; layers.0.out_proj
-        10 %10      add              fake:add.row.f32              f32[T, 64]           @0x00800           <- %0 %9 ; layers.0.residual
+        1  %1       rms_norm         fake:rms_norm.row.f32         f32[T, 64]           @0x00000           <- %0 $layers.0.norm ; layers.0.norm
+        2  %2       quantize         fake:quantize.row.f32         q8[T, 64]            @0x02a00           <- %1 ; layers.0.norm.q8
+        3  %3       matmul           fake:matmul.tile.q4_0         f32[T, 324]          @0x00000           <- %2 $layers.0.in_proj ; layers.0.in_proj
+        4  %4       ssm_conv         fake:ssm_conv.row.f32         f32[T, 192]          @0x02a00           <- %3[128..320] $layers.0.conv $layers.0.conv_bias state[0] ; layers.0.conv
+        5| %5       ssm_dt           fake:ssm_dt.row.f32           f32[T, 4]            @0x05a00           <- %3[320..324] $layers.0.dt_bias ; layers.0.dt_bias
+        6  %6       ssm_scan         fake:ssm_scan.row.f32         f32[T, 128]          @0x04200           <- %4 %5 $layers.0.a $layers.0.d state[0] ; layers.0.scan
+        7  %7       gated_group_norm fake:gated_group_norm.row.f32 f32[T, 128]          @0x02a00           <- %6 %3[0..128] $layers.0.gated_norm ; layers.0.gated_norm
+        8  %8       quantize         fake:quantize.row.f32         q8[T, 128]           @0x03a00           <- %7 ; layers.0.gated_norm.q8
+        9  %9       matmul           fake:matmul.tile.q4_0         f32[T, 64]           @0x00000           <- %8 $layers.0.out_proj ; layers.0.out_proj
+        10  %10      add              fake:add.row.f32              f32[T, 64]           @0x00800           <- %0 %9 ; layers.0.residual
     "#]].assert_eq(&mamba);
 }
 
@@ -116,12 +112,31 @@ fn one_quantize_serves_all_readers_of_a_value() {
     let graph = hybrid::graph().unwrap();
     let rows = fake::rows();
     let kernels = Kernels { backend: fake::NAME, rows: &rows };
-    let program = lower(&graph, &kernels, &options(Phase::Decode)).unwrap();
+    let program = lower(&graph, &kernels, &options(Phase::Prefill)).unwrap();
     let q8: Vec<_> =
-        program.calls.iter().filter(|c| c.op == Op::Quantize(Elem::Q8)).map(|c| c.label.as_str()).collect();
+        program.calls.iter().filter(|c| c.op == Op::Quantize(fake::Q8)).map(|c| c.label.as_str()).collect();
     assert_eq!(q8.iter().filter(|label| **label == "layers.1.norm.q8").count(), 1);
     let at = program.calls.iter().position(|c| c.label == "layers.1.norm.q8").unwrap();
     assert_eq!(program.calls[at + 1].label, "layers.1.q_proj");
+}
+
+#[test]
+fn a_value_is_rounded_where_it_is_written_if_the_kernel_can() {
+    let graph = hybrid::graph().unwrap();
+    let rows = fake::rows();
+    let kernels = Kernels { backend: fake::NAME, rows: &rows };
+    let program = lower(&graph, &kernels, &options(Phase::Decode)).unwrap();
+    symbolic::assert_computes(&program, &graph);
+    let call = |label: &str| program.calls.iter().find(|c| c.label == label).unwrap();
+    let rounded = call("layers.1.norm").rounded.unwrap();
+    assert_eq!(rounded.elem, fake::Q8);
+    for reader in ["layers.1.q_proj", "layers.1.k_proj", "layers.1.v_proj"] {
+        assert_eq!(call(reader).inputs[0], rounded);
+    }
+    // The router reads the norm as it is, the experts read it rounded.
+    assert_eq!(call("layers.2.router").inputs[0], call("layers.2.norm").outputs[0]);
+    assert_eq!(Some(call("layers.2.experts.up").inputs[0]), call("layers.2.norm").rounded);
+    assert!(program.calls.iter().all(|c| c.rounded.is_none() || c.op.kind() == OpKind::RmsNorm));
 }
 
 #[test]
@@ -130,14 +145,15 @@ fn a_fusion_is_offered_only_if_every_place_has_a_row() {
     let mut rows = fake::rows();
     let kernels = Kernels { backend: fake::NAME, rows: &rows };
     let step = Op::SsmStep { dims: graph.state_layers[0], eps: 1e-5 };
-    assert!(kernels.offers(&step, Phase::Decode, &graph, &fake::weight_type));
-    assert!(!kernels.offers(&step, Phase::Prefill, &graph, &fake::weight_type));
-    assert!(!kernels.offers(&step, Phase::Decode, &graph, &|_| Some(DType::BF16)));
+    let caches = CacheTypes::default();
+    assert!(kernels.offers(&step, Phase::Decode, caches, &graph, &fake::weight_type));
+    assert!(!kernels.offers(&step, Phase::Prefill, caches, &graph, &fake::weight_type));
+    assert!(!kernels.offers(&step, Phase::Decode, caches, &graph, &|_| Some(DType::BF16)));
     let relu2 = Op::Matmul { out: 128, epilogue: Epilogue::Relu2 };
-    assert!(kernels.offers(&relu2, Phase::Decode, &graph, &fake::weight_type));
+    assert!(kernels.offers(&relu2, Phase::Decode, caches, &graph, &fake::weight_type));
     rows.retain(|row| !row.name.contains("q4_0"));
     let kernels = Kernels { backend: fake::NAME, rows: &rows };
-    assert!(!kernels.offers(&relu2, Phase::Decode, &graph, &fake::weight_type));
+    assert!(!kernels.offers(&relu2, Phase::Decode, caches, &graph, &fake::weight_type));
 }
 
 #[test]
@@ -168,7 +184,7 @@ fn columns_of_the_hidden_input_need_no_copy() {
     symbolic::assert_computes(&program, &graph);
     expect![[r#"
         plan trunk decode tokens<=8 wanted<=4 fake/x1  arena 512 B (unpooled 512 B)
-           0 %0 rms_norm fake:rms_norm.row.f32 f32[T, 4] @0x00000 <- hidden[4..8] $norm ; norm
+           0  %0 rms_norm fake:rms_norm.row.f32 f32[T, 4] @0x00000 <- hidden[4..8] $norm ; norm
         output hidden %0
     "#]]
     .assert_eq(&plan_text(&program, &kernels, None));
@@ -187,7 +203,7 @@ fn errors_name_the_node_and_the_remedy() {
         rows
     };
     let mut reads_q8 = fake::rows();
-    reads_q8[0].input = Elem::Q8;
+    reads_q8[0].inputs[0] = fake::Q8;
     let decode = options(Phase::Decode);
     let mut invalid = graph.clone();
     invalid.outputs.clear();
@@ -205,8 +221,8 @@ fn errors_name_the_node_and_the_remedy() {
     ];
     expect![[r#"
         fake/x1 has no kernel for matmul at `layers.0.in_proj` (f32[T, 64], weights q4_0 -> f32[T, 324]) in decode programs; it has fake:matmul.any.f32; convert the weights to a type one of them takes
-        fake/x1 has no kernel for attention at `layers.1.attention` (f32[T, 64], f32[T, 32], f32[T, 32] -> f32[T, 64]) in decode programs; it has no row for this op at all; use another backend
-        fake/x1 has no kernel for quantize at `layers.0.norm.q8` (f32[T, 64] -> q8[T, 64]) in decode programs; it has no row for this op at all; use another backend
+        fake/x1 has no kernel for attention at `layers.1.attention` (f32[T, 64], f32[T, 32], f32[T, 32], f32 keys and values -> f32[T, 64]) in decode programs; it has no row for this op at all; use another backend
+        fake/x1 has no kernel for quantize at `layers.0.gated_norm.q8` (f32[T, 128] -> q8[T, 128]) in decode programs; it has no row for this op at all; use another backend
         kernel fake:embed.table.f32 at `embed` reads q8 elements, the value is i32[T, 1]; only f32 becomes q8
         node `embed` needs weight `embed`, which the checkpoint does not have; check that the file is complete and of this architecture
         program `trunk` is for at most 0 tokens and 4 wanted rows; both must be at least 1

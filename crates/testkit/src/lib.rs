@@ -1,3 +1,4 @@
-//! What tests share: the contract runner and helpers for golden files.
+//! What tests share: the contract runner, and backends that answer late or fail.
 
 pub mod contract;
+pub mod mock;

@@ -1,39 +1,48 @@
 //! Kernel rows of a backend that runs nothing: planning needs no machine.
 
-use mambo_kernel::{Elem, KernelRow, Op, OpKind, Phase, Site};
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use mambo_kernel::{Elem, KernelRow, Op, OpKind, Phase, PrivateElem, Site};
 use mambo_tensor::DType;
 
 /// Name of the backend.
 pub const NAME: &str = "fake/x1";
 
-fn row(
-    name: &str,
-    op: OpKind,
-    input: Elem,
-    accepts: impl Fn(&Site) -> bool + Send + Sync + 'static,
-) -> KernelRow {
-    KernelRow { name: format!("fake:{}.{name}", op.name()), op, input, accepts: Box::new(accepts) }
+/// Blocks of 32 values in 48 bytes. Nothing runs, so nothing is ever encoded.
+static Q8_ELEM: PrivateElem = PrivateElem {
+    name: "q8",
+    row_bytes: |cols| cols.div_ceil(32) * 48,
+    encode: |_| unreachable!("planning encodes nothing"),
+    decode: |_, _| unreachable!("planning decodes nothing"),
+    error: 0.0,
+};
+
+/// The activation type of quantised products.
+pub const Q8: Elem = Elem::Private(&Q8_ELEM);
+
+fn row(name: &str, op: OpKind, accepts: impl Fn(&Site) -> bool + Send + Sync + 'static) -> KernelRow {
+    KernelRow::new(format!("fake:{}.{name}", op.name()), op).accepting(accepts)
 }
 
-/// Rows for every op; quantised products read 8-bit activations, others f32.
+/// Rows for every op; quantised products read 8-bit activations, others f32. Norms of
+/// decode programs can round what they write.
 pub fn rows() -> Vec<KernelRow> {
     let mut rows = vec![
-        row("table.f32", OpKind::Embed, Elem::I32, |_| true),
-        row("step.f32", OpKind::SsmStep, Elem::F32, |site| {
+        row("table.f32", OpKind::Embed, |_| true),
+        row("step.f32", OpKind::SsmStep, |site| {
             site.phase == Phase::Decode && site.weight_types == [DType::F32; 6]
         }),
     ];
+    let is_q4_0 = |site: &Site| site.weight_types == [DType::Q4_0] && site.input_cols() % 32 == 0;
     for op in [OpKind::Matmul, OpKind::MoeMatmul] {
-        rows.push(row("vec.q4_0", op, Elem::Q8, |site| {
-            site.phase == Phase::Decode && site.weight_types == [DType::Q4_0] && site.input_cols % 32 == 0
-        }));
-        rows.push(row("tile.q4_0", op, Elem::Q8, |site| {
-            site.weight_types == [DType::Q4_0] && site.input_cols % 32 == 0
-        }));
-        rows.push(row("any.f32", op, Elem::F32, |site| site.weight_types == [DType::F32]));
+        let vector = move |site: &Site| site.phase == Phase::Decode && is_q4_0(site);
+        rows.push(row("vec.q4_0", op, vector).reading(Q8));
+        rows.push(row("tile.q4_0", op, is_q4_0).reading(Q8));
+        rows.push(row("any.f32", op, |site| site.weight_types == [DType::F32]));
     }
+    let rounds = |site: &Site, to: Elem| site.phase == Phase::Decode && to == Q8;
+    rows.push(row("row.f32", OpKind::RmsNorm, |_| true).rounding(rounds));
     let plain = [
-        OpKind::RmsNorm,
         OpKind::Add,
         OpKind::Relu2,
         OpKind::Concat,
@@ -44,10 +53,11 @@ pub fn rows() -> Vec<KernelRow> {
         OpKind::Attention,
         OpKind::MoeRoute,
         OpKind::GatherRows,
+        OpKind::Choose,
         OpKind::Quantize,
     ];
-    rows.extend(plain.map(|op| row("row.f32", op, Elem::F32, |_| true)));
-    rows.push(row("row.f32", OpKind::MoeCombine, Elem::F32, |site| matches!(site.op, Op::MoeCombine { .. })));
+    rows.extend(plain.map(|op| row("row.f32", op, |_| true)));
+    rows.push(row("row.f32", OpKind::MoeCombine, |site| matches!(site.op, Op::MoeCombine { .. })));
     rows
 }
 

@@ -101,7 +101,7 @@ impl Arena<'_> {
 fn row_words(operand: &Operand) -> usize {
     match operand.elem {
         Elem::F32 | Elem::I32 => operand.cols,
-        Elem::Q8 | Elem::BF16X2 => operand.elem.row_bytes(operand.cols) / 4,
+        Elem::Private(_) => operand.elem.row_bytes(operand.cols) / 4,
     }
 }
 
@@ -113,19 +113,56 @@ pub fn assert_computes(program: &Program, graph: &Graph) {
         let inputs = call.inputs.iter().map(|i| arena.read(i));
         let inputs: Vec<_> = inputs.map(|n| quantized.get(&n.value).copied().unwrap_or(n)).collect();
         let weights: Vec<_> = call.weights.iter().map(|w| program.weights[*w].name.as_str()).collect();
-        for (i, output) in call.outputs.iter().enumerate() {
-            let written = arena.range(output).unwrap();
+        for written in call.outputs.iter().chain(&call.rounded).map(|o| arena.range(o).unwrap()) {
             for read in call.inputs.iter().filter_map(|o| arena.range(o)) {
                 let apart = read.end <= written.start || written.end <= read.start;
                 assert!(apart, "`{}` writes over its own input", call.label);
             }
+        }
+        let mut first = None;
+        for (i, output) in call.outputs.iter().enumerate() {
             let value = call_name(&call.op, &inputs, &weights, i, output.cols);
             arena.write(output, value.value);
+            first = first.or(Some(value));
             if call.op.kind() == OpKind::Quantize {
                 quantized.insert(value.value, inputs[0]);
             }
         }
+        if let (Some(rounded), Some(first)) = (&call.rounded, first) {
+            let value = name(("rounded", first.value), rounded.cols);
+            arena.write(rounded, value.value);
+            quantized.insert(value.value, first);
+        }
     }
+    assert_ordered(program);
     let outputs: Vec<_> = program.outputs.iter().map(|o| arena.read(&o.operand)).collect();
     assert_eq!(outputs, expected(graph));
+}
+
+/// Panics unless every two calls of which one writes what the other touches are ordered, directly or through others.
+fn assert_ordered(program: &Program) {
+    let arena = Arena { program, words: Vec::new() };
+    let range = |operand: &Operand| arena.range(operand);
+    let mut before: Vec<Vec<bool>> = Vec::new();
+    for (index, call) in program.calls.iter().enumerate() {
+        let mut waits = vec![false; index];
+        for &earlier in &call.after {
+            waits[earlier] = true;
+            before[earlier].iter().zip(&mut waits).for_each(|(other, waits)| *waits |= other);
+        }
+        let writes = |call: &mambo_kernel::Call| -> Vec<_> {
+            call.outputs.iter().chain(&call.rounded).filter_map(range).collect()
+        };
+        let reads = |call: &mambo_kernel::Call| -> Vec<_> { call.inputs.iter().filter_map(range).collect() };
+        for (earlier, other) in program.calls[..index].iter().enumerate() {
+            let touches = |a: &[std::ops::Range<usize>], b: &[std::ops::Range<usize>]| {
+                a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
+            };
+            let (own, theirs) = (writes(call), writes(other));
+            let collide =
+                touches(&own, &theirs) || touches(&own, &reads(other)) || touches(&reads(call), &theirs);
+            assert!(!collide || waits[earlier], "`{}` does not wait for `{}`", call.label, other.label);
+        }
+        before.push(waits);
+    }
 }

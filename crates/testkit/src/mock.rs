@@ -1,0 +1,211 @@
+//! Backends that misbehave in ways the contract allows: one answers late and out of order, one fails every so many
+//! calls. Both wrap another backend and compute what it computes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mambo_kernel::case::Rng;
+use mambo_kernel::{
+    Backend, BackendError, CacheLayout, CallTime, Cell, HiddenRows, KernelRow, MemoryBudget, Program,
+    ProgramId, StepInputs, StepResults, Ticket, Wait, WeightKey, WeightSource,
+};
+
+/// Everything that a wrapper leaves to the backend inside.
+macro_rules! as_inside {
+    () => {
+        fn name(&self) -> &str {
+            self.inside.name()
+        }
+
+        fn kernels(&self) -> &[KernelRow] {
+            self.inside.kernels()
+        }
+
+        fn memory(&self) -> Result<MemoryBudget, BackendError> {
+            self.inside.memory()
+        }
+
+        fn load_weight(
+            &mut self,
+            key: &WeightKey,
+            kernel: usize,
+            source: &dyn WeightSource,
+        ) -> Result<(), BackendError> {
+            self.inside.load_weight(key, kernel, source)
+        }
+
+        fn weight_bytes(&self) -> u64 {
+            self.inside.weight_bytes()
+        }
+
+        fn held_bytes(&self, key: &WeightKey) -> Option<u64> {
+            self.inside.held_bytes(key)
+        }
+
+        fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError> {
+            self.inside.create_caches(layout)
+        }
+
+        fn compile(&mut self, program: Program) -> Result<ProgramId, BackendError> {
+            self.inside.compile(program)
+        }
+
+        fn program(&self, id: ProgramId) -> &Program {
+            self.inside.program(id)
+        }
+
+        fn clear(&mut self) -> Result<(), BackendError> {
+            self.inside.clear()
+        }
+
+        fn poison_arena(&mut self) -> Result<(), BackendError> {
+            self.inside.poison_arena()
+        }
+
+        fn set_profiling(&mut self, on: bool) -> Result<(), BackendError> {
+            self.inside.set_profiling(on)
+        }
+
+        fn call_times(&self, id: ProgramId) -> Result<Vec<CallTime>, BackendError> {
+            self.inside.call_times(id)
+        }
+    };
+}
+
+/// Steps that [`Late`] takes before the first is collected.
+pub const LATE_DEPTH: usize = 3;
+
+/// A step has ended only after it was asked for a few times, however old it is.
+pub struct Late<B> {
+    inside: B,
+    random: Rng,
+    /// How often each step in flight will still say that it has not ended.
+    waiting: HashMap<Ticket, u32>,
+    /// Steps in flight that stand behind another and read its rows.
+    behind: Vec<Ticket>,
+}
+
+impl<B: Backend> Late<B> {
+    /// Wraps a backend; the seed decides how late each step is.
+    pub fn new(inside: B, seed: u64) -> Self {
+        Late { inside, random: Rng(seed), waiting: HashMap::new(), behind: Vec::new() }
+    }
+}
+
+impl<B: Backend> Backend for Late<B> {
+    as_inside!();
+
+    fn queue_depth(&self) -> usize {
+        LATE_DEPTH
+    }
+
+    fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError> {
+        let is_behind = matches!(step.hidden, HiddenRows::Previous { .. });
+        let in_flight = self.waiting.len() - self.behind.len();
+        assert!(is_behind || in_flight < LATE_DEPTH, "{in_flight} steps are in flight already");
+        let ticket = self.inside.submit(id, step)?;
+        self.waiting.insert(ticket, self.random.below(5) as u32);
+        if is_behind {
+            self.behind.push(ticket);
+        }
+        Ok(ticket)
+    }
+
+    fn collect(&mut self, ticket: Ticket, wait: Wait, into: &mut StepResults) -> Result<bool, BackendError> {
+        let left = self.waiting.get_mut(&ticket).expect("a step is collected once");
+        if wait == Wait::Poll && *left > 0 {
+            *left -= 1;
+            return Ok(false);
+        }
+        self.waiting.remove(&ticket);
+        self.behind.retain(|other| *other != ticket);
+        while !self.inside.collect(ticket, Wait::Block, into)? {}
+        Ok(true)
+    }
+
+    fn copy_cell(&mut self, from: Cell, to: Cell) -> Result<(), BackendError> {
+        self.inside.copy_cell(from, to)
+    }
+
+    fn export_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.inside.export_cell(cell, into)
+    }
+
+    fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {
+        self.inside.import_cell(cell, bytes)
+    }
+}
+
+/// How often a [`Failing`] backend fails; shared with whoever made it.
+#[derive(Clone, Debug, Default)]
+pub struct FailureRate(Arc<AtomicUsize>);
+
+impl FailureRate {
+    /// Fails every `calls`th call from now on; 0 fails none.
+    pub fn set(&self, calls: usize) {
+        self.0.store(calls, Ordering::Relaxed);
+    }
+}
+
+/// Every nth call that moves a sequence on fails as a device does: submit, collect, copy, export and import.
+pub struct Failing<B> {
+    inside: B,
+    rate: FailureRate,
+    calls: usize,
+}
+
+impl<B: Backend> Failing<B> {
+    /// Wraps a backend that fails at this rate.
+    pub fn new(inside: B, rate: FailureRate) -> Self {
+        Failing { inside, rate, calls: 0 }
+    }
+
+    /// Counts a call and says whether it is one that fails.
+    fn fails(&mut self, what: &str) -> Result<(), BackendError> {
+        self.calls += 1;
+        let every = self.rate.0.load(Ordering::Relaxed);
+        if every == 0 || !self.calls.is_multiple_of(every) {
+            return Ok(());
+        }
+        let (backend, what) = (self.inside.name().to_owned(), what.to_owned());
+        Err(BackendError::Device { backend, what, reason: format!("call {} fails", self.calls) })
+    }
+}
+
+impl<B: Backend> Backend for Failing<B> {
+    as_inside!();
+
+    fn queue_depth(&self) -> usize {
+        self.inside.queue_depth()
+    }
+
+    fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError> {
+        self.fails("submit")?;
+        self.inside.submit(id, step)
+    }
+
+    fn collect(&mut self, ticket: Ticket, wait: Wait, into: &mut StepResults) -> Result<bool, BackendError> {
+        if !self.inside.collect(ticket, wait, into)? {
+            return Ok(false);
+        }
+        // A step that failed counts as collected, and what it left behind is not a result.
+        self.fails("collect").inspect_err(|_| *into = StepResults::default())?;
+        Ok(true)
+    }
+
+    fn copy_cell(&mut self, from: Cell, to: Cell) -> Result<(), BackendError> {
+        self.fails("copy")?;
+        self.inside.copy_cell(from, to)
+    }
+
+    fn export_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.fails("export")?;
+        self.inside.export_cell(cell, into)
+    }
+
+    fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {
+        self.fails("import")?;
+        self.inside.import_cell(cell, bytes)
+    }
+}
