@@ -16,7 +16,7 @@ pub fn one_sentence(error: &anyhow::Error) -> String {
     }
     let sentence = parts.join(": ");
     match error.chain().find_map(hint) {
-        Some(hint) => format!("{sentence} ({hint})"),
+        Some(hint) => format!("{sentence}; {hint}"),
         None => sentence,
     }
 }
@@ -34,7 +34,7 @@ fn runtime_hint(error: &RuntimeError) -> Option<&'static str> {
         RuntimeError::NoContext
         | RuntimeError::ContextTooLong { .. }
         | RuntimeError::CacheTooLarge { .. } => Some("--context sets the length"),
-        RuntimeError::NoStepTokens => Some("--chunk sets them"),
+        RuntimeError::NoStepTokens => Some("--chunk sets the tokens of a step"),
         RuntimeError::WindowTooShort { .. } => Some("--window sets the length"),
         RuntimeError::NoWindows => Some("--windows sets the number"),
         RuntimeError::Text(TextError::NoTemplate { .. }) => Some("--raw completes plain text"),
@@ -70,7 +70,7 @@ mod tests {
     fn a_library_error_gets_its_flag_wherever_it_stands_in_the_chain() {
         let full = || EngineError::NoRoom { context: 8 };
         let plain = one_sentence(&full().into());
-        assert!(plain.ends_with("raise the context length (--context sets the length)"), "{plain}");
+        assert!(plain.ends_with("raise the context length; --context sets the length"), "{plain}");
         let loaded = RuntimeError::Load { model: "m".to_owned(), source: full() };
         let chained: anyhow::Error = Err::<(), _>(loaded).context("no").unwrap_err();
         assert_eq!(one_sentence(&chained), format!("no: cannot load m: {plain}"));

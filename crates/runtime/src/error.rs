@@ -46,7 +46,7 @@ pub enum RuntimeError {
         most: usize,
     },
     /// Steps that hold nothing.
-    #[error("the tokens of a step are 0; a step needs at least one token")]
+    #[error("a step of 0 tokens runs nothing; allow at least one")]
     NoStepTokens,
     /// More sequences than anybody can mean.
     #[error("{sequences} sequences at once are more than the {most} this engine allows")]
