@@ -207,7 +207,7 @@ impl CaseChoose {
         let token = rng.below(vocabulary);
         self.masks.extend((0..words).map(|word| match position % 3 {
             0 => u32::from(token / 32 == word) << (token % 32),
-            1 if position % 2 == 0 => 0,
+            1 if position.is_multiple_of(2) => 0,
             _ => rng.bits() as u32,
         }));
         index
