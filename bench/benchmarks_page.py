@@ -1,43 +1,47 @@
-"""Writes docs/benchmarks.md and its bar charts from the stored results. Called by benchmarks.py."""
+"""Writes docs/benchmarks.md, its charts and README.md's table from the stored results. Called by benchmarks.py."""
 
 import json
+import re
+import sys
+
+from programs import BUSY
 
 BAR, GAP, LEFT, WIDTH = 16, 4, 170, 760
 COLOURS = {"mambo": "#2a6fdb", "llama_cpp": "#b8b8b8"}
+# README.md shows these rows of every machine.
+SHOWN = ("nano-30b q4_0", "nano-4b q4_0", "nano-4b q4_k", "nano-4b q8_0", "tiny-hybrid q8_0")
+SHAPES = ("nano-30b", "nano-4b", "tiny-hybrid")
+MARKS = ("<!-- written by bench/benchmarks.py -->", "<!-- end -->")
 
 HEAD = """# Benchmarks
 
-Made by `bench/benchmarks.py`, beside llama-cpp-python on the same files: the two programs take turns, each in a
-fresh process with the same threads, and what stands here are medians. Weights are random (`mambo synth`), shapes
-and sizes are real. *Floor* is what a plain loop over memory reads with the same threads; a share above 100 % means
-that the loop was disturbed more than the model, or that weights stayed in cache.
+Written by `bench/benchmarks.py` from the files in `bench/results`. The peer is llama.cpp's own `llama-bench`, built
+for the machine. Both programs run in turns on the same GGUF files, every turn in a fresh process; a number is the
+median of the turns, in tokens per second. Shapes are those of real models, weights are random (`mambo synth nano-4b
+--quant q4_0 -o FILE`); tiny-hybrid is the built-in model (`mambo quantize --type q8_0 -o FILE`). A row is
+
+```
+mambo bench -m FILE -p 512 -n 32 -b 1 -r 1 -t THREADS
+llama-bench -m FILE -p 512 -n 32 -r 1 -t THREADS
+```
+
+(tiny-hybrid: `-n 256 -r 5`). *Bandwidth* is the share of the machine's read bandwidth that decoding uses after 64
+tokens (`mambo bench -p 0 -n 32 -b 1 -d 64 -r 3`). Bandwidth is measured by a plain loop over memory, so a model that
+partly stays in cache can exceed 100 %.
 """
 
-FLOORS = """
-## What bounds a ratio
-- **Decode** reads every active weight once per token. Where llama.cpp already reaches most of what memory gives,
-  nobody can be much faster; where its kernels are the limit, mambo is ahead by as much as they fall short.
-- **Prefill** is 8-bit dot products. Every 32 columns have scales of their own, so each eight dot products bring
-  two fma to the same units: 80 % of the peak is the most that such weights allow. A Zen 4 core does one
-  512-bit dot product (64 products) per cycle; two cores at 3.6 GHz can therefore prefill nano-4b, 3.16 G products
-  per token, at 146 tokens/s if they do nothing else and at 117 with the scales.
-  `cargo run --release -p mambo-cpu --example throughput` prints what matrices of each type reach on a machine.
-- **Eight sequences** of nano-4b are 28.5 G products, 77 ms on two Zen 4 cores with the scales, and read 0.8 GB of
-  states once there are any, after 32 tokens. One sequence reads 2.2 GB, in 34 or 61 ms as memory gives 66 or 36 GB/s:
-  eight are at most 3.5 or 6.3 times one at the start, and 3.2 or 5.2 times afterwards. On 16 cores products of eight
-  rows read 125 GB/s where those of one read 155, as said above: with them eight can be 6.5 times one at the start, and
-  5.2 times once 0.8 GB of states are read at 155 GB/s too.
-- **bf16** weights are held in twelve bits without loss, so decode reads three quarters of the file. Activations stay
-  f32: rounding them to bf16, as llama.cpp does, moves logits further than the golden files allow. A fma does 16
-  products, so two Zen 4 cores can prefill nano-4b at 37 tokens/s at most; llama.cpp's rounded ones may reach 73.
-- **Decode at depth** reads 16 KB of keys and values per token of nano-4b's past. By itself attention reads them on 16
-  cores as fast as the plain loop (94 to 110 GB/s after 65,536 tokens, some of it from the third cache), on two Zen 4
-  cores at 30 GB/s, where arithmetic is the limit (`cargo run --release -p mambo-cpu --example attention 16 65536`, and
-  `2 16384`). Between the products of a step it is slower on 16 cores, as said above.
-- **Tile registers** (AMX) multiply bf16 weights with activations in two parts. For quantised weights they are not
-  used: scales make the sums leave a tile after every product, which costs about what the tile saves.
-- **Threads**: a step takes as many as it is worth. tiny-hybrid decodes as fast with `mambo bench -t 6` as with
-  `-t 16` on 16 cores: more than six would wait longer for each other than they save.
+LIMITS = """
+## What limits each number
+- **Decode** reads every active weight once per token, so memory bandwidth is the limit. bf16 weights are held
+  losslessly in twelve bits, so mambo reads three quarters of that file.
+- **Prefill** of quantised weights is 8-bit dot products. Each block of 32 has a scale of its own, so every eight
+  dot-product instructions come with two FMAs: at most 80 % of the peak is left for products. AMX is used for bf16 only:
+  with a scale per block, accumulators would leave the tile after every product.
+- **Prefill of bf16** keeps activations in f32; llama.cpp rounds them to bf16, which halves the work where the processor
+  has bf16 dot products and moves logits further than mambo's golden files allow.
+- **Eight sequences** share one read of the weights, but each has recurrent states of its own to read and its own
+  arithmetic; experts of a mixture are shared only where sequences choose the same ones.
+- **Depth** adds keys and values to what a token reads: 16 KB per token of context for nano-4b.
 """
 
 
@@ -45,45 +49,50 @@ def rate(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def versus_rows(rows):
-    return {name: row for name, row in rows.items() if "prefill" in row and "mambo" in row.get("prefill", {})}
+def versus_rows(result):
+    """Rows beside llama.cpp, large shapes first."""
+    found = [(name, row) for name, row in result["rows"].items() if "mambo" in row.get("prefill", {})]
+    return dict(sorted(found, key=lambda pair: SHAPES.index(pair[0].split()[0])))
 
 
-def versus_table(rows):
-    lines = ["| tokens/s | prefill | llama.cpp | ratio | decode | llama.cpp | ratio | share of the floor |",
+def versus_cells(row):
+    for phase in ("prefill", "decode"):
+        one = row[phase]
+        yield from (rate(one["mambo"]["median"]), rate(one["llama_cpp"]["median"]), f"**{one['ratio']:.2f}**")
+
+
+def versus_table(result):
+    lines = ["| tokens/s | prefill | llama.cpp | ratio | decode | llama.cpp | ratio | bandwidth |",
              "|---|---|---|---|---|---|---|---|"]
-    for name, row in versus_rows(rows).items():
-        cells = [f"{name}, {row['tokens']['prefill']} + {row['tokens']['decode']}"]
-        for phase in ("prefill", "decode"):
-            one = row[phase]
-            cells += [rate(one["mambo"]["median"]), rate(one["llama_cpp"]["median"]), f"**{one['ratio']:.2f}**"]
-        lines.append("| " + " | ".join(cells + [f"{row['share_of_bandwidth']:.0%}"]) + " |")
-    return "\n".join(lines)
-
-
-def eight(row):
-    return f"{rate(row['8'])} tokens/s, {row['8'] / row['1']:.2f} times one ({rate(row['1'])})"
+    disturbed = False
+    for name, row in versus_rows(result).items():
+        mark = " †" if row["other_load"] > BUSY else ""
+        disturbed |= mark != ""
+        lines.append("| " + " | ".join([name + mark, *versus_cells(row), f"{row['share_of_bandwidth']:.0%}"]) + " |")
+    return "\n".join(lines) + disturbed * f"\n\n† Other processes took more than {100 * BUSY:.0f} % of the cores' time."
 
 
 def own_lines(result):
-    rows, lines = result["rows"], [f"- {note}" for note in result.get("notes", [])]
+    rows, lines = result["rows"], [line for line in [amx_line(result)] if line]
     if row := rows.get("scaling"):
         short, long = row["prefill"]["512"], row["prefill"]["4096"]
         near, far = row["decode_at_depth"]["0"], row["decode_at_depth"]["16384"]
-        lines.append(f"- nano-4b q4_0: a token of a 4096-token prompt costs {short / long:.3f} times one of 512 "
-                     f"({rate(long)} and {rate(short)} tokens/s), and decoding after 16,384 tokens "
-                     f"{near / far:.3f} times decoding at the start ({rate(far)} and {rate(near)} tokens/s).")
+        lines += [f"- nano-4b q4_0, a prompt of 4096 tokens: {rate(long)} tokens/s, {long / short:.2f} of what one of "
+                  f"512 reaches ({rate(short)}; `mambo bench -p 512,4096 -n 0`).",
+                  f"- nano-4b q4_0, decoding after 16,384 tokens: {rate(far)} tokens/s, {far / near:.2f} of the speed at "
+                  f"the start ({rate(near)}; `mambo bench -p 0 -n 32 -b 1 -d 0,16384 -r 5`)."]
     for key, name in (("batch 4b", "nano-4b q4_0"), ("batch 30b", "nano-30b q4_0")):
         if row := rows.get(key):
-            later = f"; after 512 tokens {eight(row['after_512'])}" if "after_512" in row else ""
-            lines.append(f"- {name}: 8 sequences together decode {eight(row)}{later}.")
+            one, eight = row["decode_by_batch"]["1"], row["decode_by_batch"]["8"]
+            lines.append(f"- {name}, eight sequences together after 512 tokens: {rate(eight)} tokens/s, "
+                         f"{eight / one:.2f} times one ({rate(one)}; `mambo bench -p 0 -n 32 -b 1,8 -d 512 -r 5`).")
     if row := rows.get("load"):
-        lines.append(f"- nano-30b q4_0 is ready after {row['load_seconds']:.1f} s (reading its file once takes "
-                     f"{row['read_seconds']:.1f} s), peak memory {row['peak_memory_bytes'] / row['file_bytes']:.2f} "
-                     "times the file.")
+        lines.append(f"- nano-30b q4_0 is loaded in {row['load_seconds']:.1f} s (reading its file takes "
+                     f"{row['read_seconds']:.1f} s) with a peak of {row['peak_memory_bytes'] / row['file_bytes']:.2f} "
+                     "times the file in memory (`mambo bench -p 0 -n 1 -b 1 -r 1 --json`).")
     if row := rows.get("threads"):
-        cells = ", ".join(f"{n}: {rate(v['prefill'])} / {rate(v['decode'])}" for n, v in row.items())
-        lines.append(f"- nano-4b q4_0 by threads, prefill / decode tokens/s: {cells}.")
+        cells = ", ".join(f"{n}: {rate(v['prefill'])} / {rate(v['decode'])}" for n, v in row["by_threads"].items())
+        lines.append(f"- nano-4b q4_0 by threads, prefill / decode: {cells} (`mambo bench -p 512 -n 32 -b 1 -t N -r 2`).")
     return "\n".join(lines)
 
 
@@ -93,7 +102,7 @@ def chart(result):
     for phase in ("prefill", "decode"):
         out.append(f'<text x="12" y="{y}" font-weight="bold">{phase}, tokens per second</text>')
         y += 12
-        for name, row in versus_rows(result["rows"]).items():
+        for name, row in versus_rows(result).items():
             pair = [(program, row[phase][program]["median"]) for program in COLOURS]
             largest = max(value for _, value in pair)
             out.append(f'<text x="{LEFT - 8}" y="{y + BAR + 4}" text-anchor="end">{name}</text>')
@@ -106,32 +115,91 @@ def chart(result):
                 y += BAR + 1
             y += GAP + 4
         y += 28
-    title = f"mambo and llama.cpp, {result['machine']}, {result['threads']} threads"
+    title = f"mambo and llama.cpp, {result['machine']}, {count(result['threads'])}"
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" font-family="sans-serif" '
             f'font-size="13">\n<rect width="100%" height="100%" fill="white"/>\n'
             f'<text x="12" y="26" font-size="16">{title}</text>\n' + "\n".join(out) + "\n</svg>\n")
 
 
-def commits(result):
-    """The commits that the rows were measured at."""
-    found = {}
-    for row in result["rows"]:
-        found.setdefault(result.get("commits", {}).get(row, result["commit"]), []).append(row)
-    if len(found) == 1:
-        return next(iter(found))
-    return "; ".join(f"{commit} ({', '.join(rows)})" for commit, rows in found.items())
+def builds(result):
+    """The builds of mambo that the rows were measured with."""
+    return sorted({(row["commit"], row["program"]) for row in result["rows"].values()})
 
 
-def write(results, docs):
-    page = HEAD
-    for path in sorted(results.glob("*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(result.get("rows"), dict):
-            continue
-        picture = f"benchmarks-{path.stem}.svg"
-        page += (f"\n## {result['machine']}, {result['threads']} threads\n"
-                 f"{result['date']}, mambo {commits(result)}, {result.get('peer', 'llama-cpp-python 0.3.36')}; "
-                 f"`bench/benchmarks.py`, results in `bench/results/{path.name}`.\n\n"
-                 f"{versus_table(result['rows'])}\n\n{own_lines(result)}\n\n![bars]({picture})\n")
-        (docs / picture).write_text(chart(result), encoding="utf-8")
-    (docs / "benchmarks.md").write_text(page + FLOORS, encoding="utf-8")
+def check(results):
+    """Refuses to put rows of different builds of mambo into one table; README.md's has those of all machines."""
+    for path, result in results.items():
+        if len(builds(result)) > 1:
+            refuse(f"{path.name} holds rows of several builds of mambo", builds(result))
+    commits = {build for result in results.values() for build, _ in builds(result)}
+    if len(commits) > 1:
+        refuse("the machines measured different commits of mambo", commits)
+
+
+def refuse(what, found):
+    sys.exit(f"{what}: {', '.join(map(str, sorted(found)))}; measure all rows with one build")
+
+
+def count(threads):
+    return f"{threads} thread" + "s" * (threads != 1)
+
+
+def peer_line(result):
+    peer = result["peer"]
+    line = f"llama.cpp {peer['version']}, {peer['compiler']}, {peer['flags']}, {count(peer['threads'])}"
+    tried = [f"{one['compiler']}, {count(one['threads'])}: {rate(one['trial']['prefill'])} / "
+             f"{rate(one['trial']['decode'])}" for one in peer["tried"]]
+    if tried:
+        line += f"; the fastest of these on nano-4b q4_0, prefill / decode: {'; '.join(tried)}"
+    return line
+
+
+def amx_line(result):
+    """How much of each file llama.cpp gave to its AMX kernels."""
+    shares = {name: row["llama_cpp_buffers"].get("AMX", 0) / row["model_bytes"]
+              for name, row in versus_rows(result).items()}
+    if not any(shares.values()):
+        return ""
+    return ("- llama.cpp's AMX buffers, as a share of the file: "
+            + ", ".join(f"{name} {share:.0%}" for name, share in shares.items()) + " (`llama-bench -v`).")
+
+
+def section(path, result):
+    commit, _ = builds(result)[0]
+    turns = sorted({row["turns"] for row in versus_rows(result).values()})
+    return (f"\n## {result['machine']}\n{result['date']}, mambo {commit}, {count(result['threads'])}; "
+            f"{peer_line(result)}. Medians of {' to '.join(map(str, turns[:1] + turns[1:][-1:]))} turns; "
+            f"all of them are in `bench/results/{path.name}`.\n\n"
+            f"{versus_table(result)}\n\n{own_lines(result)}\n\n"
+            f"![bars](benchmarks-{path.stem}.svg)\n")
+
+
+def readme_section(results):
+    """README.md's table with what it was measured against."""
+    lines = ["Tokens per second beside llama.cpp's own `llama-bench` on the same GGUF files, in turns, with a prompt of "
+             "512 tokens:", "", "| | | prefill | llama.cpp | ratio | decode | llama.cpp | ratio |",
+             "|---|---|---|---|---|---|---|---|"]
+    for name in SHOWN:
+        for result in results:
+            if row := versus_rows(result).get(name):
+                lines.append("| " + " | ".join([name, result["machine"], *versus_cells(row)]) + " |")
+    versions = ", ".join(sorted({result["peer"]["version"] for result in results}))
+    peers = "; ".join(f"{result['peer']['compiler']}, {result['peer']['flags']} on {result['machine']}"
+                        for result in results)
+    return "\n".join([*lines, "", f"llama.cpp is {versions}, the fastest build we could make: {peers}."])
+
+
+def write(folder, root):
+    results = {path: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+    if not results:
+        sys.exit(f"there are no results in {folder}; measure first")
+    check(results)
+    page = HEAD + "".join(section(path, result) for path, result in results.items()) + LIMITS
+    for path, result in results.items():
+        (root / f"docs/benchmarks-{path.stem}.svg").write_text(chart(result), encoding="utf-8")
+    (root / "docs/benchmarks.md").write_text(page, encoding="utf-8")
+    readme, (begin, end) = root / "README.md", MARKS
+    written = f"{begin}\n{readme_section(list(results.values()))}\n{end}"
+    text = readme.read_text(encoding="utf-8")
+    readme.write_text(re.sub(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: written, text, flags=re.DOTALL),
+                      encoding="utf-8")

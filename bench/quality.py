@@ -1,21 +1,17 @@
 #!/usr/bin/env python3
-"""Writes docs/quality.md and docs/quality.svg: what every type and setting costs, in size, quality and speed.
+"""Writes docs/quality.md and docs/quality.svg: what every type and setting costs in size and quality.
 
     cargo build --release
-    python3 bench/quality.py              # everything: about half an hour on two cores, 20 GB of disk
-    python3 bench/quality.py --no-speed   # keeps the speed table of the last full run
+    python3 bench/quality.py
 
 With llama-cpp-python installed (in the Python that runs this), the files of its quantizer are measured beside
-ours, on the same text by the same program.
+ours, on the same text by the same program. Speed is measured by bench/benchmarks.py.
 """
 
-import argparse
 import datetime
 import importlib.util
 import json
-import os
 import pathlib
-import platform
 import subprocess
 import sys
 import tempfile
@@ -26,7 +22,6 @@ MODEL = ROOT / "models/tiny-hybrid"
 TEXT = ROOT / "tests/fixtures/text/held-out.txt"
 PAGE = ROOT / "docs/quality.md"
 PICTURE = ROOT / "docs/quality.svg"
-SPEEDS = ROOT / "bench/results/quality-speed.json"
 WINDOWS = 16
 TYPES = ["bf16", "q8_0", "q6_k", "q5_1", "q5_k", "q5_0", "q4_1", "q4_mix", "iq4_nl", "q4_0", "nvfp4", "iq4_xs", "mxfp4",
          "q3_k", "q2_k"]
@@ -35,7 +30,6 @@ CACHES = [("f32", "f32"), ("f16", "f32"), ("bf16", "f32"), ("q8", "f32"), ("q8/f
           ("f8", "f32"), ("f32", "bf16"), ("f32", "f16"), ("q8", "f16")]
 SHAPES = ["nano-4b", "nano-30b", "super"]
 SIZES = ["bf16", "q8_0", "q6_k", "q5_k", "q4_mix", "nvfp4", "mxfp4", "q3_k", "q2_k"]
-SPEED = [("nano-4b", kind) for kind in ("q8_0", "q4_0", "q4_mix", "nvfp4", "mxfp4")] + [("nano-30b", "q4_mix")]
 
 
 def mambo(*arguments):
@@ -128,38 +122,8 @@ def size_rows():
     return rows
 
 
-def speeds(folder):
-    rows = []
-    for shape, kind in SPEED:
-        path = folder / "synthetic.gguf"
-        print(f"timing {shape} {kind}", file=sys.stderr, flush=True)
-        mambo("synth", shape, "-o", path, "--quant", kind, "--force")
-        result = mambo("bench", "-m", path, "-p", 512, "-n", 32, "-b", 1, "-r", 3, "--json")
-        rows.append({"shape": shape, "type": kind, "bytes": size(path), "result": result})
-        path.unlink()
-    machine = {"processor": processor(), "cores": len(os.sched_getaffinity(0)),
-               "date": datetime.date.today().isoformat(), "commit": commit()}
-    return {"machine": machine, "rows": rows}
-
-
-def processor():
-    with open("/proc/cpuinfo", encoding="utf-8") as info:
-        names = [line.split(":", 1)[1].strip() for line in info if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def commit():
     return subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-
-
-def speed_rows(measured):
-    rows = []
-    for row in measured["rows"]:
-        found = {result["phase"]: result for result in row["result"]["results"]}
-        speed = [found[phase]["tokens_per_second"]["median"] for phase in ("prefill", "decode")]
-        share = 100 * found["decode"]["share_of_bandwidth"]
-        rows.append(f"| {row['shape']} | {row['type']} | {row['bytes'] / 1e9:.2f} GB | {speed[0]:.1f} | {speed[1]:.1f} | {share:.0f} % |")
-    return rows
 
 
 def picture(points):
@@ -194,63 +158,46 @@ def picture(points):
     return "\n".join(parts) + "\n"
 
 
-def page(types, caches, sizes, measured):
-    machine = measured["machine"]
+def page(types, caches, sizes):
     return "\n".join([
-        "# Quality receipts",
+        "# Quality",
         "",
-        f"Made by `python3 bench/quality.py` on {datetime.date.today().isoformat()} at commit {commit()}. Every number is a measurement; the speeds carry their own date.",
+        f"Made by `python3 bench/quality.py` on {datetime.date.today().isoformat()} at commit {commit()}. Every number is a measurement; speeds are in [benchmarks.md](benchmarks.md).",
         "",
         "![divergence over bits per weight](quality.svg)",
         "",
         "## Types",
-        f"The trained 22M-parameter model in `models/tiny-hybrid`, {WINDOWS} windows of 512 tokens of `tests/fixtures/text/held-out.txt`, against its bf16 weights with caches in f32. Divergence is KL in nats per token; top-1 is how often both find the same token most likely. The small weights of a small model count: the same type takes fewer bits in a large one (see Sizes). llama.cpp's rows are files of its own quantizer, read by mambo. A type names most weights; the head, the embedding, attention and Mamba projections get more bits unless `--pure`.",
+        f"The trained 22M-parameter model in `models/tiny-hybrid`, {WINDOWS} windows of 512 tokens of `tests/fixtures/text/held-out.txt`, compared with its bf16 weights and f32 caches. Divergence is KL in nats per token; top-1 is how often both rank the same token first. Tensors that stay in f32 weigh more in a small model: the same type takes fewer bits per weight in a large one (see Sizes). llama.cpp's rows are files written by its quantizer and evaluated by mambo. A type is that of most weights; head, embedding, attention and Mamba projections get more bits unless `--pure`.",
         "",
         "| type | quantizer | size | file bits/weight | perplexity | mean | median | p99 | top-1 |",
         "|---|---|---|---|---|---|---|---|---|",
         *types,
         "",
         "## Keys, values and states",
-        "The same model and text in bf16 with other caches (`--kv-type K/V`, `--state-type`). Memory is what Nemotron 3 Nano 30B takes: for each token of context, and for each sequence. The second column is the state at the start of a chunk; the ring of inputs beside it stays f32.",
+        "The same model and text in bf16 with other cache types (`--kv-type K/V`, `--state-type`). Memory is that of Nemotron 3 Nano 30B, per token of context and per sequence. State is the recurrent state at the start of a chunk; the inputs since then are kept in f32.",
         "",
         "| keys/values | state | per token | per sequence | perplexity | mean | median | p99 | top-1 |",
         "|---|---|---|---|---|---|---|---|---|",
         *caches,
         "",
         "## Sizes",
-        "Weights of real shapes as `mambo quantize --type` writes them (`mambo fit SHAPE --quant TYPE`), with bits per weight, without MTP heads. Nano's rows of 2688 and 1856 values are no multiple of 256, so K-quants become their neighbours there.",
+        "Weights of real shapes as `mambo quantize --type` writes them (`mambo fit SHAPE --quant TYPE`), with bits per weight, without MTP heads. Nano's rows of 2688 and 1856 values are not multiples of 256, so K-quants fall back to the nearest type with blocks of 32 there.",
         "",
         f"| type | {' | '.join(SHAPES)} |",
         f"|---|{'---|' * len(SHAPES)}",
         *sizes,
         "",
-        "## Speed",
-        f"Random weights in those shapes, every matrix in that type, or the mix (`mambo synth`), prompt of 512 and 32 tokens generated, tokens per second, median of 3 (`mambo bench -p 512 -n 32 -b 1 -r 3`). {machine['processor']}, {machine['cores']} cores, {machine['date']}, commit {machine['commit']}.",
-        "",
-        "| shape | type | size | prefill | decode | of the read bandwidth |",
-        "|---|---|---|---|---|---|",
-        *speed_rows(measured),
-        "",
     ])
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--no-speed", action="store_true", help="keep the speeds of the last full run")
-    args = parser.parse_args()
     if not MAMBO.is_file():
-        parser.error("there is no target/release/mambo; run `cargo build --release`")
-    if args.no_speed and not SPEEDS.is_file():
-        parser.error("there are no speeds of an earlier run; leave out --no-speed")
+        sys.exit("there is no target/release/mambo; run `cargo build --release`")
     with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        types, points = type_rows(folder)
-        caches, sizes = cache_rows(), size_rows()
-        if not args.no_speed:
-            SPEEDS.write_text(json.dumps(speeds(folder), indent=1) + "\n", encoding="utf-8")
-    measured = json.loads(SPEEDS.read_text(encoding="utf-8"))
+        types, points = type_rows(pathlib.Path(folder))
+    caches, sizes = cache_rows(), size_rows()
     PICTURE.write_text(picture(points), encoding="utf-8")
-    PAGE.write_text(page(types, caches, sizes, measured), encoding="utf-8")
+    PAGE.write_text(page(types, caches, sizes), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)} and {PICTURE.relative_to(ROOT)}", file=sys.stderr)
 
 

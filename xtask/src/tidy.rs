@@ -21,15 +21,33 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("cpu", &["tensor", "kernel"]),
     ("engine", &["tensor", "kernel", "graph", "plan"]),
     ("text", &[]),
+    ("runtime", &["tensor", "checkpoint", "kernel", "graph", "model", "engine", "text"]),
+    ("convert", &["tensor", "checkpoint", "kernel", "graph", "model", "engine", "text", "runtime"]),
     ("testkit", &["tensor", "kernel"]),
     (
         "cli",
-        &["tensor", "checkpoint", "kernel", "graph", "model", "plan", "cpu", "engine", "text", "testkit"],
+        &[
+            "tensor",
+            "checkpoint",
+            "kernel",
+            "graph",
+            "model",
+            "plan",
+            "cpu",
+            "engine",
+            "text",
+            "runtime",
+            "convert",
+            "testkit",
+        ],
     ),
 ];
 
 /// Where `unsafe` may stand.
 const UNSAFE_ALLOWED: &[&str] = &["crates/cpu/", "crates/checkpoint/src/mapping.rs"];
+
+/// Where no file may have a twin.
+const HELD_ONCE: &[&str] = &["crates", "models", "tests", "fuzz/seeds"];
 
 /// Names that say nothing.
 const BANNED_FILES: &[&str] = &["utils.rs", "util.rs", "helpers.rs", "misc.rs", "common.rs"];
@@ -44,6 +62,14 @@ pub fn findings(root: &Path) -> Result<Vec<String>> {
     }
     for (path, text) in &sources {
         check_source(path, text, &mut found);
+    }
+    let mut files = Vec::new();
+    for folder in HELD_ONCE {
+        list(&root.join(folder), &mut files)?;
+    }
+    for (first, second) in twins(&files)? {
+        let shown = |path: &Path| path.strip_prefix(root).unwrap_or(path).display().to_string();
+        found.push(format!("{}: equal to {}; keep one and read it there", shown(&second), shown(&first)));
     }
     for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", ".ci/run"]
     {
@@ -72,6 +98,39 @@ fn collect(root: &Path, folder: &Path, into: &mut BTreeMap<String, String>) -> R
         }
     }
     Ok(())
+}
+
+/// Every file below `folder`.
+fn list(folder: &Path, into: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let path = entry?.path();
+        match path.is_dir() {
+            true if path.ends_with("target") || path.ends_with("__pycache__") => {}
+            true => list(&path, into)?,
+            false => into.push(path),
+        }
+    }
+    Ok(())
+}
+
+/// Files with the same content as one before them; only those of equal length are read.
+fn twins(files: &[PathBuf]) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut by_length: BTreeMap<u64, Vec<&PathBuf>> = BTreeMap::new();
+    for path in files {
+        by_length.entry(path.metadata()?.len()).or_default().push(path);
+    }
+    let mut found = Vec::new();
+    for group in by_length.values().filter(|group| group.len() > 1) {
+        let mut known: BTreeMap<Vec<u8>, &PathBuf> = BTreeMap::new();
+        for &path in group {
+            let content = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            match known.get(&content) {
+                Some(&first) => found.push((first.clone(), path.clone())),
+                None => drop(known.insert(content, path)),
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Arrows between crates point one way.
@@ -187,6 +246,14 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask stands in the root");
         let found = findings(root).expect("the repository can be read");
         assert!(found.is_empty(), "\n{}", found.join("\n"));
+    }
+
+    #[test]
+    fn a_file_under_two_names_is_found() {
+        let this = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tidy.rs");
+        let other = this.with_file_name("main.rs");
+        assert_eq!(twins(&[this.clone(), other]).unwrap(), []);
+        assert_eq!(twins(&[this.clone(), this.clone()]).unwrap(), [(this.clone(), this)]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! An output file that appears complete or not at all: written beside its place, renamed at the end.
+//! An output file that appears complete or not at all: written beside its final path, renamed at the end.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::CheckpointError;
 
-/// Writes to `<path>.<process>-<n>.partial`; [`AtomicFile::finish`] renames, dropping it earlier removes the
-/// partial file.
+/// Writes to `<path>.<n>.partial`; [`AtomicFile::finish`] renames, dropping it earlier removes the partial file.
 pub(crate) struct AtomicFile {
     path: PathBuf,
     partial: PathBuf,
@@ -34,7 +33,7 @@ impl AtomicFile {
         &self.partial
     }
 
-    /// Writes from a byte on, so that parts may be filled in turns.
+    /// Writes from a byte on, so that several parts may grow at once.
     pub fn write_at(&mut self, first: u64, bytes: &[u8]) -> Result<(), CheckpointError> {
         match &mut self.file {
             Some(file) => file
@@ -82,12 +81,13 @@ fn target(path: &Path) -> Result<PathBuf, CheckpointError> {
     }
 }
 
-/// A file nobody else writes to, beside its place.
+/// A file nobody else writes to, beside its final path: the first number that no other writer has taken, because
+/// creating fails where there is a file already.
 fn create_partial(path: &Path) -> io::Result<(PathBuf, File)> {
     let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
     for n in 0..1000 {
         let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}-{n}.partial", std::process::id()));
+        name.push(format!(".{n}.partial"));
         let partial = PathBuf::from(name);
         match File::create_new(&partial) {
             Ok(file) => return Ok((partial, file)),

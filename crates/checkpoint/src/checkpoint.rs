@@ -1,12 +1,13 @@
-//! The open checkpoint: a list of named tensors over mapped bytes, and metadata. Knows no file layout.
+//! The open checkpoint: metadata, and a list of named tensors whose bytes are read on demand. Knows no file
+//! layout.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
 use mambo_tensor::{DType, Shape};
 
-use crate::mapping::Bytes;
-use crate::{CheckpointError, ConfigFiles, GgufMetadata, layout};
+use crate::{CheckpointError, ConfigFiles, GgufMetadata, SourceFile, layout};
 
 /// The family of files a checkpoint came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub enum Metadata {
     Gguf(GgufMetadata),
 }
 
-/// One tensor's name, type, shape and place.
+/// One tensor's name, type, shape and where its bytes are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorInfo {
     /// The name as the file has it.
@@ -46,13 +47,13 @@ pub struct TensorInfo {
     /// Row-major, outermost dimension first (GGUF's order reversed).
     pub shape: Shape,
     pub(crate) file: usize,
-    pub(crate) range: Range<usize>,
+    pub(crate) range: Range<u64>,
 }
 
 impl TensorInfo {
     /// Bytes of the stored values.
-    pub fn byte_len(&self) -> usize {
-        self.range.len()
+    pub fn byte_len(&self) -> u64 {
+        self.range.end - self.range.start
     }
 }
 
@@ -63,7 +64,7 @@ pub struct Checkpoint {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     by_name: Vec<usize>,
-    files: Vec<Bytes>,
+    files: Vec<SourceFile>,
 }
 
 impl Checkpoint {
@@ -73,7 +74,7 @@ impl Checkpoint {
         format: Format,
         metadata: Metadata,
         tensors: Vec<TensorInfo>,
-        files: Vec<Bytes>,
+        files: Vec<SourceFile>,
     ) -> Result<Checkpoint, CheckpointError> {
         let by_name = layout::index_names(&tensors).map_err(|name| {
             CheckpointError::malformed(&source, format!("there are two tensors named `{name}`"))
@@ -107,18 +108,30 @@ impl Checkpoint {
         Some(&self.tensors[self.by_name[at]])
     }
 
-    /// The stored bytes of a tensor of this checkpoint, mapped and never copied.
+    /// The stored bytes of a tensor of this checkpoint: borrowed where the file is in memory, mapped or read.
+    pub fn read(&self, tensor: &TensorInfo) -> Result<Cow<'_, [u8]>, CheckpointError> {
+        self.read_range(tensor, 0..tensor.byte_len())
+    }
+
+    /// Some of a tensor's stored bytes; `range` counts from the tensor's first byte.
     ///
     /// # Panics
-    /// When the tensor belongs to another checkpoint and does not fit this one.
-    pub fn bytes(&self, tensor: &TensorInfo) -> &[u8] {
-        &self.files[tensor.file].as_slice()[tensor.range.clone()]
+    /// When the range leaves the tensor, or the tensor belongs to another checkpoint of more files.
+    pub fn read_range(
+        &self,
+        tensor: &TensorInfo,
+        range: Range<u64>,
+    ) -> Result<Cow<'_, [u8]>, CheckpointError> {
+        let (bytes, name) = (tensor.byte_len(), &tensor.name);
+        assert!(range.start <= range.end && range.end <= bytes, "{range:?} of the {bytes} bytes of `{name}`");
+        let first = tensor.range.start;
+        self.files[tensor.file].read_tensor(name, first + range.start..first + range.end)
     }
 
     /// Tells the system that `range` of the tensor's bytes has been consumed, so that a loader that streams
     /// through a file keeps little of it resident. The bytes stay readable; nothing happens for bytes in the
     /// binary.
-    pub fn release(&self, tensor: &TensorInfo, range: Range<usize>) {
+    pub fn release(&self, tensor: &TensorInfo, range: Range<u64>) {
         let start = tensor.range.start.saturating_add(range.start).min(tensor.range.end);
         let end = tensor.range.start.saturating_add(range.end).min(tensor.range.end);
         self.files[tensor.file].release(start..end.max(start));
@@ -126,7 +139,7 @@ impl Checkpoint {
 
     /// Bytes of all tensors together.
     pub fn total_bytes(&self) -> u64 {
-        self.tensors.iter().map(|t| t.range.len() as u64).sum()
+        self.tensors.iter().map(TensorInfo::byte_len).sum()
     }
 }
 

@@ -1,8 +1,6 @@
-//! The JSON and text files beside safetensors weights. Reads them; knows no configuration keys but the
-//! chat template's.
+//! The JSON and text files beside safetensors weights. Parses them; knows no configuration keys but the chat
+//! template's, and not where the texts come from.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 
 use serde_json::Value;
@@ -27,31 +25,34 @@ pub struct ConfigFiles {
 }
 
 impl ConfigFiles {
-    /// A configuration alone, whatever its file is called.
-    pub(crate) fn read_alone(file: &Path) -> Result<ConfigFiles, CheckpointError> {
-        Ok(ConfigFiles { config: read_json(file)?.unwrap_or_default(), ..Default::default() })
-    }
-
-    /// Reads the files of a folder; only `config.json` has to be there.
-    pub(crate) fn read(folder: &Path) -> Result<ConfigFiles, CheckpointError> {
-        let Some(config) = read_json(&folder.join("config.json"))? else {
+    /// Parses the files of a folder: `text` gives a file's text by its name, `None` where there is no such file.
+    /// Only `config.json` has to be there; `folder` is its name in messages.
+    pub fn from_texts(
+        folder: &Path,
+        mut text: impl FnMut(&str) -> Result<Option<String>, CheckpointError>,
+    ) -> Result<ConfigFiles, CheckpointError> {
+        let mut json = |name: &str| text(name)?.map(|text| parse_file(&folder.join(name), &text)).transpose();
+        let Some(config) = json("config.json")? else {
             return Err(CheckpointError::NotACheckpoint {
                 path: folder.to_path_buf(),
                 problem: "there is no config.json".to_string(),
                 remedy: "download the model's JSON files into the same folder as its weights".to_string(),
             });
         };
-        let tokenizer_config = read_json(&folder.join("tokenizer_config.json"))?;
-        let chat_template = match read_text(&folder.join("chat_template.jinja"))? {
+        let tokenizer_config = json("tokenizer_config.json")?;
+        let generation_config = json("generation_config.json")?;
+        let quant_config = json("hf_quant_config.json")?;
+        let chat_template = match text("chat_template.jinja")? {
             Some(template) => Some(template),
             None => tokenizer_config.as_ref().and_then(default_template),
         };
+        let tokenizer_json = text("tokenizer.json")?;
         Ok(ConfigFiles {
             config,
-            generation_config: read_json(&folder.join("generation_config.json"))?,
-            quant_config: read_json(&folder.join("hf_quant_config.json"))?,
-            tokenizer_json: read_text(&folder.join("tokenizer.json"))?,
+            generation_config,
             tokenizer_config,
+            quant_config,
+            tokenizer_json,
             chat_template,
         })
     }
@@ -66,19 +67,9 @@ fn default_template(tokenizer_config: &Value) -> Option<String> {
     template.as_str().map(str::to_string)
 }
 
-fn read_json(path: &Path) -> Result<Option<Value>, CheckpointError> {
-    let Some(text) = read_text(path)? else { return Ok(None) };
-    let bad = |reason| CheckpointError::Json { file: path.display().to_string(), reason };
-    parse_json(&text).map(Some).map_err(bad)
-}
-
-/// The file's text, or `None` when there is no such file.
-pub(crate) fn read_text(path: &Path) -> Result<Option<String>, CheckpointError> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(CheckpointError::io("read", path)(e)),
-    }
+/// The JSON of a file, or an error that names it.
+pub(crate) fn parse_file(path: &Path, text: &str) -> Result<Value, CheckpointError> {
+    parse_json(text).map_err(|reason| CheckpointError::Json { file: path.display().to_string(), reason })
 }
 
 #[cfg(test)]

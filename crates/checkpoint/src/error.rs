@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a model file, as sentences that name the file and the remedy.
+//! Everything that can be wrong with a model file, as messages that name the file and the remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,31 @@ pub enum CheckpointError {
         needed: u64,
         /// How much the file has.
         left: u64,
+    },
+    /// A tensor's bytes could not be had from where the file is.
+    #[error(
+        "{file}: cannot read tensor `{tensor}`: {source}; check that the file is still there and complete"
+    )]
+    ReadTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// The reason.
+        source: io::Error,
+    },
+    /// A tensor has more bytes than this machine's addresses can count.
+    #[error(
+        "{file}: {bytes} bytes of tensor `{tensor}` are more than this machine can address at once; \
+         use a 64-bit machine or a smaller model"
+    )]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// The bytes that were to be read at once.
+        bytes: u64,
     },
     /// The file contradicts itself or its format.
     #[error("{file}: {problem}; the file is damaged, download or convert it again")]

@@ -28,14 +28,14 @@ pub(crate) fn tensor_bytes(
     })
 }
 
-/// The place of a tensor's data inside a file of `file_bytes`; `offset` counts from `data_start`.
-pub(crate) fn place(
+/// The bytes of a tensor's data inside a file of `file_bytes`; `offset` counts from `data_start`.
+pub(crate) fn data_range(
     file: &str,
     name: &str,
     (data_start, file_bytes): (u64, u64),
     offset: u64,
     length: u64,
-) -> Result<Range<usize>, CheckpointError> {
+) -> Result<Range<u64>, CheckpointError> {
     let truncated = |start: u64| CheckpointError::Truncated {
         file: file.to_string(),
         what: one_line(&format!("tensor `{name}`")),
@@ -48,8 +48,7 @@ pub(crate) fn place(
     if end > file_bytes {
         return Err(truncated(start));
     }
-    let fits = |v: u64| usize::try_from(v).map_err(|_| truncated(start));
-    Ok(fits(start)?..fits(end)?)
+    Ok(start..end)
 }
 
 /// No two tensors of one file share a byte.

@@ -1,12 +1,14 @@
-//! From a path to a checkpoint: which files belong to it and in which format. Knows no file's inside.
+//! From a path to a checkpoint: which files belong to it and in which format. Knows nothing of their contents
+//! but the first bytes of a GGUF file; compiled where the system can map files.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::config::read_text;
-use crate::mapping::Bytes;
-use crate::{Checkpoint, CheckpointError, ConfigFiles, Format, Metadata, gguf, safetensors};
+use crate::config::parse_file;
+use crate::from_source::{from_gguf, from_safetensors};
+use crate::mapping::map;
+use crate::{Checkpoint, CheckpointError, ConfigFiles, Format, Metadata, SourceFile, gguf, safetensors};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -23,45 +25,6 @@ impl Checkpoint {
     pub fn open_metadata(path: &Path) -> Result<Checkpoint, CheckpointError> {
         open(path, false)
     }
-
-    /// Opens a model that is part of the program; `name` stands for the path in messages.
-    pub fn from_bytes(name: &str, bytes: &'static [u8]) -> Result<Checkpoint, CheckpointError> {
-        from_memory(name, Bytes::Static(bytes))
-    }
-
-    /// Opens a GGUF or safetensors file that was read into memory. Safetensors come without metadata.
-    pub fn from_vec(name: &str, bytes: Vec<u8>) -> Result<Checkpoint, CheckpointError> {
-        from_memory(name, Bytes::Owned(bytes))
-    }
-
-    /// Opens a safetensors file and the files beside it, all read into memory.
-    pub fn from_folder(
-        name: &str,
-        beside: ConfigFiles,
-        weights: Vec<u8>,
-    ) -> Result<Checkpoint, CheckpointError> {
-        folder_in_memory(name, beside, Bytes::Owned(weights))
-    }
-}
-
-fn from_memory(name: &str, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
-    if bytes.as_slice().starts_with(gguf::MAGIC) {
-        let (metadata, tensors) = gguf::read(name, bytes.as_slice(), 0)?;
-        gguf::split::check_part(name, &metadata, 0, 1)?;
-        return Checkpoint::new(
-            name.to_string(),
-            Format::Gguf,
-            Metadata::Gguf(metadata),
-            tensors,
-            vec![bytes],
-        );
-    }
-    folder_in_memory(name, ConfigFiles::default(), bytes)
-}
-
-fn folder_in_memory(name: &str, beside: ConfigFiles, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
-    let tensors = safetensors::read(name, bytes.as_slice(), 0)?;
-    Checkpoint::new(name.to_string(), Format::Safetensors, Metadata::Config(beside), tensors, vec![bytes])
 }
 
 fn open(path: &Path, need_weights: bool) -> Result<Checkpoint, CheckpointError> {
@@ -83,18 +46,18 @@ fn open(path: &Path, need_weights: bool) -> Result<Checkpoint, CheckpointError> 
         return open_folder(path, folder, need_weights);
     }
     if name.ends_with(".json") && !need_weights {
-        return without_weights(path, ConfigFiles::read_alone(path)?);
+        return without_weights(path, read_config(path)?);
     }
-    let bytes = Bytes::map(path)?;
-    if name.ends_with(".gguf") || bytes.as_slice().starts_with(gguf::MAGIC) {
-        return open_gguf(path, bytes);
+    let file = map(path)?;
+    if name.ends_with(".gguf") || gguf::is_gguf(&file)? {
+        return open_gguf(path, file);
     }
     if name.ends_with(".safetensors") {
         if is_shard(&name) {
             let remedy = format!("open the folder {} instead", folder.display());
             return Err(not_a_checkpoint(path, "this is one shard of several", remedy));
         }
-        let config = ConfigFiles::read(folder)?;
+        let config = read_configs(folder)?;
         return single_file(path, config, path);
     }
     let remedy = "give a folder, a .gguf file or a .safetensors file";
@@ -116,28 +79,28 @@ fn open_folder(source: &Path, folder: &Path, need_weights: bool) -> Result<Check
     if let Some(file) = one_gguf(&ggufs)
         && !has_config
     {
-        return open_gguf(file, Bytes::map(file)?);
+        return open_gguf(file, map(file)?);
     }
     if folder.join(INDEX).exists() {
-        return sharded(source, folder, ConfigFiles::read(folder)?, need_weights);
+        return sharded(source, folder, read_configs(folder)?, need_weights);
     }
     let single = folder.join(SINGLE);
     if single.exists() {
-        return single_file(source, ConfigFiles::read(folder)?, &single);
+        return single_file(source, read_configs(folder)?, &single);
     }
     let others = files_ending(folder, ".safetensors")?;
     if let [file] = others.as_slice() {
-        return single_file(source, ConfigFiles::read(folder)?, file);
+        return single_file(source, read_configs(folder)?, file);
     }
     if !need_weights && (has_config || ggufs.is_empty()) {
-        return without_weights(source, ConfigFiles::read(folder)?);
+        return without_weights(source, read_configs(folder)?);
     }
     if !others.is_empty() {
         let problem = format!("there are {} safetensors files but no {INDEX}", others.len());
         return Err(not_a_checkpoint(folder, problem, "download the index into the same folder"));
     }
     if let Some(file) = one_gguf(&ggufs) {
-        return open_gguf(file, Bytes::map(file)?);
+        return open_gguf(file, map(file)?);
     }
     match ggufs.as_slice() {
         [] => {
@@ -180,7 +143,7 @@ fn not_a_checkpoint(path: &Path, problem: impl Into<String>, remedy: impl Into<S
 fn one_gguf(files: &[PathBuf]) -> Option<&PathBuf> {
     let stem = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?.to_owned();
-        gguf::split::part_stem(&name).map(|(stem, total)| (stem.to_owned(), total))
+        part_stem(&name).map(|(stem, total)| (stem.to_owned(), total))
     };
     let first = files.first()?;
     let same =
@@ -189,26 +152,44 @@ fn one_gguf(files: &[PathBuf]) -> Option<&PathBuf> {
 }
 
 /// Opens a GGUF file and, where the model is split, the other parts beside it.
-fn open_gguf(path: &Path, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
+fn open_gguf(path: &Path, file: SourceFile) -> Result<Checkpoint, CheckpointError> {
     let source = path.display().to_string();
-    let (metadata, tensors) = gguf::read(&source, bytes.as_slice(), 0)?;
+    let (metadata, tensors) = gguf::read(&file, 0)?;
     let count = gguf::split::part_count(&source, &metadata)?;
     if count == 1 {
-        return Checkpoint::new(source, Format::Gguf, Metadata::Gguf(metadata), tensors, vec![bytes]);
+        return Checkpoint::new(source, Format::Gguf, Metadata::Gguf(metadata), tensors, vec![file]);
     }
-    let (mut first, mut tensors, mut files) = (None, Vec::new(), Vec::new());
-    for (index, part) in gguf::split::part_paths(path, count)?.iter().enumerate() {
-        let name = part.display().to_string();
-        let bytes = Bytes::map(part)?;
-        let (metadata, found) = gguf::read(&name, bytes.as_slice(), index)?;
-        gguf::split::check_part(&name, &metadata, index, count)?;
-        // The first part holds the model's metadata, the others only their own number.
-        first.get_or_insert(metadata);
-        tensors.extend(found);
-        files.push(bytes);
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let parts = part_names(&source, &name, count)?;
+    let parts: Vec<PathBuf> = parts.iter().map(|name| path.with_file_name(name)).collect();
+    if let Some(missing) = parts.iter().find(|part| !part.exists()) {
+        let problem = format!("this part of a model split into {count} files is missing");
+        return Err(not_a_checkpoint(missing, problem, "download it into the same folder"));
     }
-    let metadata = first.unwrap_or(metadata);
-    Checkpoint::new(source, Format::Gguf, Metadata::Gguf(metadata), tensors, files)
+    from_gguf(source, parts.iter().map(|part| map(part)).collect::<Result<_, _>>()?)
+}
+
+/// The file names of all parts, from the name of any of them; `file` stands for it in messages.
+fn part_names(file: &str, name: &str, count: usize) -> Result<Vec<String>, CheckpointError> {
+    let stem = part_stem(name).filter(|(_, total)| *total == count).map(|(stem, _)| stem);
+    let Some(stem) = stem else {
+        return Err(CheckpointError::Unsupported {
+            file: file.to_string(),
+            problem: format!(
+                "the model is split into {count} files, but the name does not say which part this is"
+            ),
+            remedy: format!("give the files their names back: NAME-00001-of-{count:05}.gguf and so on"),
+        });
+    };
+    Ok((1..=count).map(|part| format!("{stem}-{part:05}-of-{count:05}.gguf")).collect())
+}
+
+/// The common name of a part and the number of parts, from `STEM-00002-of-00005.gguf`.
+fn part_stem(name: &str) -> Option<(&str, usize)> {
+    let (rest, total) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let (stem, part) = rest.rsplit_once('-')?;
+    let digits = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
+    (digits(part) && digits(total)).then(|| Some((stem, total.parse().ok()?)))?
 }
 
 fn without_weights(source: &Path, config: ConfigFiles) -> Result<Checkpoint, CheckpointError> {
@@ -217,10 +198,7 @@ fn without_weights(source: &Path, config: ConfigFiles) -> Result<Checkpoint, Che
 }
 
 fn single_file(source: &Path, config: ConfigFiles, weights: &Path) -> Result<Checkpoint, CheckpointError> {
-    let bytes = Bytes::map(weights)?;
-    let tensors = safetensors::read(&weights.display().to_string(), bytes.as_slice(), 0)?;
-    let source = source.display().to_string();
-    Checkpoint::new(source, Format::Safetensors, Metadata::Config(config), tensors, vec![bytes])
+    from_safetensors(source.display().to_string(), config, vec![map(weights)?])
 }
 
 fn sharded(
@@ -240,12 +218,11 @@ fn sharded(
     }
     let (mut tensors, mut files) = (Vec::new(), Vec::new());
     for shard in shards.files() {
-        let path = folder.join(shard);
-        let bytes = Bytes::map(&path)?;
-        let found = safetensors::read(&path.display().to_string(), bytes.as_slice(), files.len())?;
+        let file = map(&folder.join(shard))?;
+        let found = safetensors::read(&file, files.len())?;
         shards.check(shard, &found)?;
         tensors.extend(found);
-        files.push(bytes);
+        files.push(file);
     }
     Checkpoint::new(
         source.display().to_string(),
@@ -254,4 +231,27 @@ fn sharded(
         tensors,
         files,
     )
+}
+
+/// A configuration alone, whatever its file is called.
+fn read_config(file: &Path) -> Result<ConfigFiles, CheckpointError> {
+    let config = match read_text(file)? {
+        Some(text) => parse_file(file, &text)?,
+        None => Default::default(),
+    };
+    Ok(ConfigFiles { config, ..Default::default() })
+}
+
+/// The JSON and text files of a folder.
+fn read_configs(folder: &Path) -> Result<ConfigFiles, CheckpointError> {
+    ConfigFiles::from_texts(folder, |name| read_text(&folder.join(name)))
+}
+
+/// The file's text, or `None` when there is no such file.
+fn read_text(path: &Path) -> Result<Option<String>, CheckpointError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(CheckpointError::io("read", path)(e)),
+    }
 }

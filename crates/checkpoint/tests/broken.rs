@@ -1,4 +1,4 @@
-//! Files that are wrong in one way each, and the sentence each of them gets.
+//! Files that are wrong in one way each, and the message each of them gets.
 
 mod support;
 
@@ -99,8 +99,8 @@ fn safetensors_cases() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// One line per case: its name and its sentence.
-fn sentences(file: &str, cases: Vec<(&'static str, Vec<u8>)>) -> String {
+/// One line per case: its name and its message.
+fn messages(file: &str, cases: Vec<(&'static str, Vec<u8>)>) -> String {
     let line = |(name, bytes): (&str, Vec<u8>)| match Checkpoint::from_vec(file, bytes) {
         Ok(_) => format!("{name} => ACCEPTED\n"),
         Err(e) => format!("{name} => {e}\n"),
@@ -109,7 +109,7 @@ fn sentences(file: &str, cases: Vec<(&'static str, Vec<u8>)>) -> String {
 }
 
 #[test]
-fn gguf_sentences() {
+fn gguf_messages() {
     expect![[r#"
         cut in magic => m.gguf: the header needs 4 bytes at offset 4, but only 0 are left; the file is cut off or damaged, download it again
         wrong version => m.gguf: GGUF version 1 is not known; convert the model to little-endian GGUF version 3
@@ -142,11 +142,11 @@ fn gguf_sentences() {
         nameless tensor => m.gguf: entry 0 of the tensor list has no name; the file is damaged, download or convert it again
         same name => m.gguf: there are two tensors named `x`; the file is damaged, download or convert it again
         overlap => m.gguf: tensors `x` and `y` overlap; the file is damaged, download or convert it again
-    "#]].assert_eq(&sentences("m.gguf", gguf_cases()));
+    "#]].assert_eq(&messages("m.gguf", gguf_cases()));
 }
 
 #[test]
-fn safetensors_sentences() {
+fn safetensors_messages() {
     expect![[r#"
         empty => m.safetensors: the header needs 8 bytes at offset 0, but only 0 are left; the file is cut off or damaged, download it again
         cut in length => m.safetensors: the header needs 8 bytes at offset 0, but only 3 are left; the file is cut off or damaged, download it again
@@ -173,7 +173,7 @@ fn safetensors_sentences() {
         offset overflows => m.safetensors: tensor `x` needs 4 bytes at offset 18446744073709551615, but only 0 are left; the file is cut off or damaged, download it again
         same name => m.safetensors: there are two tensors named `x`; the file is damaged, download or convert it again
         overlap => m.safetensors: tensors `x` and `y` overlap; the file is damaged, download or convert it again
-    "#]].assert_eq(&sentences("m.safetensors", safetensors_cases()));
+    "#]].assert_eq(&messages("m.safetensors", safetensors_cases()));
 }
 
 #[test]

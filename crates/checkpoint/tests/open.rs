@@ -43,18 +43,15 @@ fn config(checkpoint: &Checkpoint) -> &ConfigFiles {
     }
 }
 
-/// Collects the sentences of errors, with the temporary folder's name replaced.
+/// Collects the messages of errors, with the temporary folder's name replaced.
 #[derive(Default)]
-struct Said(String);
+struct Messages(String);
 
-impl Said {
-    fn hear<T>(&mut self, folder: &Path, result: Result<T, CheckpointError>) {
+impl Messages {
+    fn record<T>(&mut self, folder: &Path, result: Result<T, CheckpointError>) {
         let text = result.map(|_| ()).unwrap_err().to_string();
-        self.0 += &format!(
-            "{}
-",
-            text.replace(&folder.display().to_string(), "DIR")
-        );
+        self.0 += &text.replace(&folder.display().to_string(), "DIR");
+        self.0.push('\n');
     }
 }
 
@@ -91,24 +88,24 @@ fn one_file_and_its_configuration() {
 
 #[test]
 fn shards() {
-    let mut said = Said::default();
+    let mut messages = Messages::default();
     let dir = sharded(INDEX);
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     assert_eq!(checkpoint.tensors().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     assert_eq!(checkpoint.total_bytes(), 24);
     for tensor in checkpoint.tensors() {
-        assert_eq!(checkpoint.bytes(tensor)[4..], 2f32.to_le_bytes());
+        assert_eq!(checkpoint.read(tensor).unwrap()[4..], 2f32.to_le_bytes());
     }
 
     let shard = dir.path().join("model-00002-of-00002.safetensors");
-    said.hear(dir.path(), Checkpoint::open(&shard));
+    messages.record(dir.path(), Checkpoint::open(&shard));
     fs::remove_file(shard).unwrap();
-    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    messages.record(dir.path(), Checkpoint::open(dir.path()));
     assert_eq!(Checkpoint::open_metadata(dir.path()).unwrap().tensors().count(), 0);
     expect![[r#"
         DIR/model-00002-of-00002.safetensors: this is one shard of several; open the folder DIR instead
         DIR/model.safetensors.index.json: shard model-00002-of-00002.safetensors is missing; download it into the same folder
-    "#]].assert_eq(&said.0);
+    "#]].assert_eq(&messages.0);
 }
 
 #[test]
@@ -121,14 +118,14 @@ fn wrong_indices() {
         r#"{"weight_map": {"a": "../a.safetensors"}}"#,
         "{",
     ];
-    let mut said = Said::default();
+    let mut messages = Messages::default();
     for index in indices {
         let dir = sharded(index);
-        said.hear(dir.path(), Checkpoint::open(dir.path()));
+        messages.record(dir.path(), Checkpoint::open(dir.path()));
     }
     let dir = sharded(INDEX);
     weights(dir.path(), "model-00002-of-00002.safetensors", &["a", "c"]);
-    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    messages.record(dir.path(), Checkpoint::open(dir.path()));
     expect![[r#"
         DIR/model.safetensors.index.json: tensor `z` should be in model-00002-of-00002.safetensors but is not there; the file is damaged, download or convert it again
         DIR/model.safetensors.index.json: there is no `weight_map` of tensor names to shard files; the file is damaged, download or convert it again
@@ -137,12 +134,12 @@ fn wrong_indices() {
         DIR/model.safetensors.index.json: the shard of tensor `a`, `../a.safetensors`, is not a file in the same folder; the file is damaged, download or convert it again
         DIR/model.safetensors.index.json: not valid JSON: EOF while parsing an object at line 1 column 1; correct the file or download it again
         DIR: there are two tensors named `a`; the file is damaged, download or convert it again
-    "#]].assert_eq(&said.0);
+    "#]].assert_eq(&messages.0);
 }
 
 #[test]
 fn gguf_files_and_folders() {
-    let mut said = Said::default();
+    let mut messages = Messages::default();
     let dir = folder(&[]);
     fs::write(dir.path().join("m.gguf"), support::good_gguf()).unwrap();
     fs::write(dir.path().join("renamed.bin"), support::good_gguf()).unwrap();
@@ -153,12 +150,12 @@ fn gguf_files_and_folders() {
         }
     }
     fs::write(dir.path().join("n.gguf"), "").unwrap();
-    said.hear(dir.path(), Checkpoint::open(dir.path()));
-    said.hear(dir.path(), Checkpoint::open(&dir.path().join("n.gguf")));
+    messages.record(dir.path(), Checkpoint::open(dir.path()));
+    messages.record(dir.path(), Checkpoint::open(&dir.path().join("n.gguf")));
     expect![[r#"
         DIR: there are 2 GGUF files: m.gguf, n.gguf; give the path of one of them
         DIR/n.gguf: the header needs 4 bytes at offset 0, but only 0 are left; the file is cut off or damaged, download it again
-    "#]].assert_eq(&said.0);
+    "#]].assert_eq(&messages.0);
 }
 
 #[test]
@@ -166,46 +163,46 @@ fn static_bytes() {
     let bytes: &'static [u8] = Vec::leak(support::good_gguf());
     let checkpoint = Checkpoint::from_bytes("built-in", bytes).unwrap();
     let tensor = checkpoint.tensor("a.weight").unwrap();
-    checkpoint.release(tensor, 0..usize::MAX);
-    let data = checkpoint.bytes(tensor);
+    checkpoint.release(tensor, 0..u64::MAX);
+    let data = checkpoint.read(tensor).unwrap();
     assert!(bytes.as_ptr_range().contains(&data.as_ptr()), "not copied");
     assert!(format!("{checkpoint:?}").contains("built-in"));
 }
 
 #[test]
 fn configuration_alone() {
-    let mut said = Said::default();
+    let mut messages = Messages::default();
     let dir = folder(&[("config.json", "{\"a\": 1}")]);
     for path in [dir.path().to_path_buf(), dir.path().join("config.json")] {
         let checkpoint = Checkpoint::open_metadata(&path).unwrap();
         assert_eq!(config(&checkpoint).config["a"], 1);
         assert_eq!((checkpoint.tensors().count(), checkpoint.total_bytes()), (0, 0));
     }
-    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    messages.record(dir.path(), Checkpoint::open(dir.path()));
     expect![[r#"
         DIR: there are no weights (.safetensors or .gguf) in the folder; download the model's weights into it or give another path
-    "#]].assert_eq(&said.0);
+    "#]].assert_eq(&messages.0);
 }
 
 #[test]
 fn paths_that_hold_no_model() {
-    let mut said = Said::default();
+    let mut messages = Messages::default();
     let dir = folder(&[("notes.txt", "hello")]);
-    said.hear(dir.path(), Checkpoint::open(&dir.path().join("absent")));
-    said.hear(dir.path(), Checkpoint::open(dir.path()));
-    said.hear(dir.path(), Checkpoint::open_metadata(dir.path()));
-    said.hear(dir.path(), Checkpoint::open(&dir.path().join("notes.txt")));
+    messages.record(dir.path(), Checkpoint::open(&dir.path().join("absent")));
+    messages.record(dir.path(), Checkpoint::open(dir.path()));
+    messages.record(dir.path(), Checkpoint::open_metadata(dir.path()));
+    messages.record(dir.path(), Checkpoint::open(&dir.path().join("notes.txt")));
     weights(dir.path(), "model.safetensors", &["a"]);
-    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    messages.record(dir.path(), Checkpoint::open(dir.path()));
     fs::write(dir.path().join("config.json"), "{\"a\": 1,}").unwrap();
-    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    messages.record(dir.path(), Checkpoint::open(dir.path()));
     fs::write(dir.path().join("config.json"), [0xff, 0xfe]).unwrap();
-    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    messages.record(dir.path(), Checkpoint::open(dir.path()));
     fs::write(dir.path().join("config.json"), "{}").unwrap();
     fs::rename(dir.path().join("model.safetensors"), dir.path().join("x.safetensors")).unwrap();
     assert_eq!(Checkpoint::open(dir.path()).unwrap().tensors().count(), 1);
     weights(dir.path(), "y.safetensors", &["a"]);
-    said.hear(dir.path(), Checkpoint::open(dir.path()));
+    messages.record(dir.path(), Checkpoint::open(dir.path()));
     assert_eq!(Checkpoint::open_metadata(dir.path()).unwrap().tensors().count(), 0);
     expect![[r#"
         DIR/absent: there is no such file or folder; check the path
@@ -216,7 +213,7 @@ fn paths_that_hold_no_model() {
         DIR/config.json: not valid JSON: trailing comma at line 1 column 9; correct the file or download it again
         cannot read DIR/config.json: stream did not contain valid UTF-8
         DIR: there are 2 safetensors files but no model.safetensors.index.json; download the index into the same folder
-    "#]].assert_eq(&said.0);
+    "#]].assert_eq(&messages.0);
 }
 
 #[test]
@@ -234,7 +231,7 @@ fn a_split_gguf_opens_from_any_part_and_from_its_folder() {
         let model = Checkpoint::open(&from).unwrap();
         let names: Vec<_> = model.tensors().map(|t| t.name.clone()).collect();
         assert_eq!(names, ["tensor.0", "tensor.1", "tensor.2"]);
-        assert!(model.tensors().all(|t| model.bytes(t).len() == 16));
+        assert!(model.tensors().all(|t| model.read(t).unwrap().len() == 16));
     }
     fs::write(path(1), part(0, 3, "tensor.1")).unwrap();
     let error = Checkpoint::open(&path(0)).unwrap_err().to_string();

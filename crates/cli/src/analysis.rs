@@ -3,16 +3,15 @@
 
 use anyhow::Result;
 use mambo_engine::{Engine, SnapshotRoom};
-use mambo_kernel::{CallTime, ProgramId};
-use mambo_plan::{CallCost, CostContext, Kernels, Measured, layer_kinds, program_cost};
+use mambo_kernel::{CallCost, CallTime, ProgramId, StepShape, WeightKey, program_cost};
+use mambo_plan::{Kernels, Measured, layer_kinds};
 use serde_json::{Value, json};
 
 use crate::amounts::counted;
 use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
-use crate::machine;
-use crate::model::{EngineUse, Model};
-use crate::workload::{Pasts, RandomIds, WARM_UP, after, cancel_all, start_prompt};
+use crate::workload::{Contexts, RandomIds, WARM_UP, after, cancel_all, start_prompt, step};
+use crate::{machine, open};
 
 /// Decode steps that are timed.
 const DECODE_STEPS: usize = 32;
@@ -44,18 +43,19 @@ pub struct Analysis {
 /// Loads the model and measures steps of a program.
 pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
     let Workload { prefill, tokens, depth } = work;
-    let model = Model::open(args)?;
-    let mut flags = args.clone();
+    let model = open::model(args.model.as_deref())?;
+    let mut options = args.load_options();
     if prefill {
         // What is timed is one step.
-        flags.chunk = tokens;
+        options.step_tokens = tokens;
     }
     let sequences = if prefill { 1 } else { tokens };
     let own = if prefill { tokens } else { 1 + WARM_UP + DECODE_STEPS };
     let room = depth.saturating_add(own).saturating_add(1);
-    flags.context = Some(flags.context.unwrap_or(room).max(room));
-    let snapshots = if prefill { SnapshotRoom::default() } else { Pasts::room(sequences, &[depth]) };
-    let mut engine = model.engine(&flags, EngineUse { sequences, snapshots, ..EngineUse::default() })?;
+    options.context_tokens = Some(options.context_tokens.unwrap_or(room).max(room));
+    options.sequences = sequences;
+    options.snapshots = if prefill { SnapshotRoom::default() } else { Contexts::room(sequences, &[depth]) };
+    let mut engine = open::engine(&model, args.threads, &options)?;
     let program = if prefill { engine.program_ids().0 } else { engine.program_ids().1 };
     let mut ids = RandomIds::below(model.spec.vocab);
     if prefill {
@@ -63,52 +63,47 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
     } else {
         time_decoding(&mut engine, &mut ids, work)?;
     }
-    let times = engine.backend().call_times(program);
+    let times = engine.backend().call_times(program)?;
     let weights = model.weights()?;
-    let context = CostContext {
-        tokens,
-        wanted: sequences,
-        segments: sequences,
-        depth: if prefill { depth } else { depth + WARM_UP + DECODE_STEPS / 2 },
-        kv_types: engine.config().kv_types,
-        state_elem: engine.config().state_elem,
-        weight_bytes: &|key| {
-            let stored = || weights.0.get(&key.name).map_or(0, |w| w.stored_bytes());
-            engine.backend().held_bytes(key).unwrap_or_else(stored)
-        },
+    let depth = if prefill { depth } else { depth + WARM_UP + DECODE_STEPS / 2 };
+    let shape = StepShape { tokens, wanted: sequences, segments: sequences, depth };
+    let weight_bytes = |key: &WeightKey| {
+        let stored = || weights.get(&key.name).map_or(0, |w| w.stored_bytes());
+        engine.backend().held_bytes(key).unwrap_or_else(stored)
     };
-    let costs = program_cost(engine.backend().program(program), &context);
+    let types = engine.config().cache_types();
+    let costs = program_cost(engine.backend().program(program), &shape, types, &weight_bytes);
     let bandwidth = read_bandwidth(args.threads.unwrap_or_else(machine::cores))?;
     Ok(Analysis { costs, times, bandwidth, name: model.name().to_owned(), work, program, engine })
 }
 
 /// Times the last step of prompts.
 fn time_prompts(engine: &mut Engine, ids: &mut RandomIds, work: Workload) -> Result<()> {
-    // A long past takes time to read, and warms caches and page tables up as a first prompt does.
+    // A long context takes time to read, and warms caches and page tables up as a first prompt does.
     let (warm_up, timed) = if work.depth > 0 { (0, 1) } else { (1, PROMPTS) };
     for prompt in 0..warm_up + timed {
         let id = start_prompt(engine, ids, work.depth, work.tokens)?;
         if prompt == warm_up {
-            engine.backend_mut().set_profiling(true);
+            engine.backend_mut().set_profiling(true)?;
         }
-        engine.step()?;
+        step(engine)?;
         engine.cancel(id);
     }
-    engine.backend_mut().set_profiling(false);
+    engine.backend_mut().set_profiling(false)?;
     Ok(())
 }
 
 /// Times steps that decode all sequences.
 fn time_decoding(engine: &mut Engine, ids: &mut RandomIds, work: Workload) -> Result<()> {
-    let sequences = Pasts::read(engine, ids, work.tokens, work.depth)?.start(engine, ids, work.tokens)?;
+    let sequences = Contexts::read(engine, ids, work.tokens, work.depth)?.start(engine, ids, work.tokens)?;
     for _ in 0..WARM_UP {
-        engine.step()?;
+        step(engine)?;
     }
-    engine.backend_mut().set_profiling(true);
+    engine.backend_mut().set_profiling(true)?;
     for _ in 0..DECODE_STEPS {
-        engine.step()?;
+        step(engine)?;
     }
-    engine.backend_mut().set_profiling(false);
+    engine.backend_mut().set_profiling(false)?;
     cancel_all(engine, sequences);
     Ok(())
 }
@@ -141,7 +136,7 @@ impl Analysis {
         let runs = self.times.first().map_or(0, |t| t.runs);
         let step = self.step_seconds();
         format!(
-            "{}: {} of {}{} on {}, {}\n{:.3} ms per step in kernels, {:.1} tok/s; roof: {:.1} GB/s read\n\n{}\n{}\n{}",
+            "{}: {} of {}{} on {}, {}\n{:.3} ms per step in kernels, {:.1} tok/s; floor: {:.1} GB/s read\n\n{}\n{}\n{}",
             self.name,
             program.phase.name(),
             counted(self.work.tokens, "token"),
@@ -149,7 +144,7 @@ impl Analysis {
             measured.kernels.backend,
             counted(runs as usize, "run"),
             step * 1e3,
-            self.work.tokens as f64 / step.max(1e-12),
+            self.work.tokens as f64 / step,
             self.bandwidth / 1e9,
             measured.by_layer_kind(),
             measured.by_op(),
@@ -165,7 +160,8 @@ impl Analysis {
         let call = |i: usize| {
             let call = &program.calls[i];
             let seconds = self.seconds(i);
-            let rate = self.costs[i].bytes as f64 / seconds.max(1e-12);
+            // A call that the clock did not see has no rate.
+            let rate = (seconds > 0.0).then(|| self.costs[i].bytes as f64 / seconds);
             json!({
                 "label": call.label,
                 "op": call.op.kind().name(),
@@ -175,7 +171,7 @@ impl Analysis {
                 "bytes": self.costs[i].bytes,
                 "flops": self.costs[i].flops,
                 "bytes_per_second": rate,
-                "share_of_bandwidth": rate / self.bandwidth,
+                "share_of_bandwidth": rate.map(|rate| rate / self.bandwidth),
             })
         };
         let step = self.step_seconds();
@@ -187,7 +183,7 @@ impl Analysis {
             "depth": self.work.depth,
             "runs": self.times.first().map_or(0, |t| t.runs),
             "step_seconds": step,
-            "tokens_per_second": self.work.tokens as f64 / step.max(1e-12),
+            "tokens_per_second": self.work.tokens as f64 / step,
             "bandwidth_bytes_per_second": self.bandwidth,
             "calls": (0..program.calls.len()).map(call).collect::<Vec<_>>(),
         })

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
-use mambo_engine::SamplingParams;
-use mambo_kernel::{KvElem, KvTypes, StateElem};
+use mambo_kernel::{KvTypes, StateElem};
+use mambo_runtime::{DEFAULT_STEP_TOKENS, LoadOptions, SamplingParams};
 
 use crate::commands::bench::BenchArgs;
 use crate::commands::chat::ChatArgs;
@@ -64,9 +64,6 @@ pub enum Command {
     Eval(EvalArgs),
 }
 
-/// Most prompt tokens of one step, unless a flag says otherwise.
-pub const DEFAULT_CHUNK: usize = 512;
-
 /// Which model, and on what.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Model")]
@@ -80,12 +77,19 @@ pub struct ModelArgs {
     /// Threads to use, one for each core at most; all cores if left out
     #[arg(short, long, value_name = "N")]
     pub threads: Option<usize>,
-    /// How a sequence's memory is stored.
+    /// How caches are stored.
     #[command(flatten)]
     pub cache: CacheArgs,
     /// Most prompt tokens of one step
-    #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_CHUNK)]
+    #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_STEP_TOKENS)]
     pub chunk: usize,
+}
+
+impl ModelArgs {
+    /// What the flags ask of an engine.
+    pub fn load_options(&self) -> LoadOptions {
+        LoadOptions { context_tokens: self.context, step_tokens: self.chunk, ..self.cache.load_options() }
+    }
 }
 
 /// Which model to describe: weights need not be there.
@@ -106,7 +110,7 @@ impl NameArgs {
     }
 }
 
-/// Element types of what a sequence remembers.
+/// Element types of the caches.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct CacheArgs {
     /// Type of cached keys and values: f32, f16, bf16, q8 (8-bit integers), f8 (8-bit floats, with the
@@ -120,17 +124,13 @@ pub struct CacheArgs {
 }
 
 impl CacheArgs {
-    /// Nothing is rounded.
-    pub const EXACT: CacheArgs =
-        CacheArgs { kv_type: KvType::Given(KvTypes::both(KvElem::F32)), state_type: StateElem::F32 };
-
-    /// The types of keys and values for a model whose embedding is stored like this.
-    pub fn kv_types(&self, weights_are_f32: bool) -> KvTypes {
-        match self.kv_type {
-            KvType::Given(types) => types,
-            KvType::Auto if weights_are_f32 => KvTypes::both(KvElem::F32),
-            KvType::Auto => KvTypes::both(KvElem::F16),
-        }
+    /// The types of the caches, everything else as usual.
+    pub fn load_options(&self) -> LoadOptions {
+        let kv_types = match self.kv_type {
+            KvType::Given(types) => Some(types),
+            KvType::Auto => None,
+        };
+        LoadOptions { kv_types, state_elem: self.state_type, ..LoadOptions::default() }
     }
 }
 
@@ -201,7 +201,7 @@ fn parse_bias(text: &str) -> Result<(u32, f32), String> {
 
 impl SampleArgs {
     /// The flags over the model's own defaults.
-    pub fn over(&self, defaults: SamplingParams) -> SamplingParams {
+    pub fn over(&self, defaults: &SamplingParams) -> SamplingParams {
         SamplingParams {
             temperature: self.temp.unwrap_or(defaults.temperature),
             top_k: self.top_k.unwrap_or(defaults.top_k),

@@ -1,6 +1,6 @@
 //! The small model inside the binary: tiny-hybrid with tokenizer, chat template and MTP head.
 //!
-//! Made from the checkpoint in the repository, with the types that `BUILTIN_RULES` of the recipes lists:
+//! Made from the checkpoint in the repository, with the types of the mix `builtin` (`convert/src/mixes.rs`):
 //!
 //! ```text
 //! mambo quantize -m models/tiny-hybrid --type builtin -o crates/cli/assets/tiny-hybrid.gguf --force

@@ -1,6 +1,7 @@
 //! Ctrl-C: the first stops the answer or the file being written, a second within it ends the program.
 
 use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,12 +35,20 @@ impl Interrupt {
         self.0.load(Ordering::SeqCst) > 0
     }
 
-    /// Fails if Ctrl-C was pressed, with what that means for the work at hand.
-    pub fn check(&self, consequence: &str) -> anyhow::Result<()> {
-        if self.pressed() {
-            anyhow::bail!("stopped by Ctrl-C; {consequence}");
+    /// Whether work goes on, as the library's callbacks say it.
+    pub fn flow(&self) -> ControlFlow<()> {
+        if self.pressed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// The result of work that Ctrl-C may have stopped, with what that means for it.
+    pub fn or_stopped<T, E>(&self, result: Result<T, E>, consequence: &str) -> anyhow::Result<T>
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
+        match result {
+            Err(_) if self.pressed() => anyhow::bail!("stopped by Ctrl-C; {consequence}"),
+            result => Ok(result?),
         }
-        Ok(())
     }
 
     /// Forgets what was pressed.

@@ -5,21 +5,19 @@ mod analysis;
 mod args;
 mod bandwidth;
 mod builtin;
-mod calibration;
 mod commands;
-mod conversation;
-mod described;
+mod comparison;
+mod curve;
 mod environment;
-mod export;
+mod hints;
 mod interrupt;
 mod lines;
 mod machine;
-mod model;
+mod open;
 mod progress;
-mod quality;
 mod reply;
-mod synth;
 mod terminal;
+mod text_file;
 mod workload;
 
 use std::process::ExitCode;
@@ -27,6 +25,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
+use hints::one_sentence;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -59,16 +58,4 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .chain()
         .filter_map(|e| e.downcast_ref::<std::io::Error>())
         .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-/// The chain of causes on one line, without repeating what a cause already says.
-fn one_sentence(error: &anyhow::Error) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        let text = cause.to_string();
-        if !parts.last().is_some_and(|last| last.contains(&text)) {
-            parts.push(text);
-        }
-    }
-    parts.join(": ")
 }

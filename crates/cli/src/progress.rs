@@ -42,6 +42,11 @@ impl CountBar {
         CountBar(bar)
     }
 
+    /// So many are done.
+    pub fn at(&self, count: usize) {
+        self.0.set_position(count as u64);
+    }
+
     /// So many more are done.
     pub fn step(&self, count: usize) {
         self.0.inc(count as u64);

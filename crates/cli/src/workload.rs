@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
-use mambo_engine::{Engine, Event, Request, SequenceId, Snapshot, SnapshotRoom};
+use anyhow::{Result, bail};
+use mambo_engine::{Engine, Event, FinishReason, Request, SequenceId, Snapshot, SnapshotRoom};
 
 use crate::progress::PromptBar;
 
@@ -33,11 +33,11 @@ impl RandomIds {
 /// Steps that are decoded before it counts: they warm caches and page tables up.
 pub const WARM_UP: usize = 4;
 
-/// What is behind the sequences that are measured: prompts that were read once and are kept, so that every turn starts
-/// at the same depth.
-pub struct Pasts(Vec<Arc<Snapshot>>);
+/// Contexts of the sequences that are measured: prompts that ran once and are kept as snapshots, so that every
+/// repetition starts at the same depth.
+pub struct Contexts(Vec<Arc<Snapshot>>);
 
-impl Pasts {
+impl Contexts {
     /// What keeping so many sequences at each of these depths takes.
     pub fn room(sequences: usize, depths: &[usize]) -> SnapshotRoom {
         let deep = depths.iter().filter(|&&depth| depth > 0);
@@ -50,17 +50,17 @@ impl Pasts {
     /// Reads prompts of `depth` tokens, one after the other.
     pub fn read(engine: &mut Engine, ids: &mut RandomIds, sequences: usize, depth: usize) -> Result<Self> {
         if depth == 0 {
-            return Ok(Pasts(Vec::new()));
+            return Ok(Contexts(Vec::new()));
         }
         let reading = Reading::new(engine, sequences.saturating_mul(depth));
         let read =
             |sequence| read_one(engine, ids.take(depth), |tokens| reading.at(sequence * depth + tokens));
-        Ok(Pasts((0..sequences).map(read).collect::<Result<_>>()?))
+        Ok(Contexts((0..sequences).map(read).collect::<Result<_>>()?))
     }
 
     /// Bytes that are kept.
     pub fn bytes(&self) -> u64 {
-        self.0.iter().map(|past| past.bytes() as u64).sum()
+        self.0.iter().map(|snapshot| snapshot.bytes() as u64).sum()
     }
 
     /// Starts as many sequences, all of which decode from the next step on.
@@ -73,7 +73,7 @@ impl Pasts {
         let mut started = Vec::new();
         for sequence in 0..sequences {
             let resume = self.0.get(sequence).cloned();
-            let mut prompt = resume.as_ref().map_or(Vec::new(), |past| past.tokens().to_vec());
+            let mut prompt = resume.as_ref().map_or(Vec::new(), |snapshot| snapshot.tokens().to_vec());
             prompt.extend(ids.take(1));
             started.push(engine.submit(Request { prompt, resume, ..Default::default() })?);
         }
@@ -81,13 +81,13 @@ impl Pasts {
     }
 }
 
-/// Reads a prompt and keeps what the model remembers of it.
+/// Runs a prompt and takes its snapshot.
 fn read_one(engine: &mut Engine, prompt: Vec<u32>, progress: impl Fn(usize)) -> Result<Arc<Snapshot>> {
     let snapshot_at = Some(prompt.len());
     let id = engine.submit(Request { prompt, snapshot_at, ..Default::default() })?;
     let mut steps = 0;
     loop {
-        for event in engine.step()? {
+        for event in step(engine)? {
             if let Event::Snapshot { snapshot, .. } = event {
                 engine.cancel(id);
                 return Ok(snapshot);
@@ -96,6 +96,17 @@ fn read_one(engine: &mut Engine, prompt: Vec<u32>, progress: impl Fn(usize)) -> 
         steps += 1;
         progress(steps * engine.config().step_tokens);
     }
+}
+
+/// Runs a step; what goes wrong with a sequence goes wrong with the measurement.
+pub fn step(engine: &mut Engine) -> Result<Vec<Event>> {
+    let events = engine.step();
+    for event in &events {
+        if let Event::Finished { reason: FinishReason::Failed(why), .. } = event {
+            bail!("{why}");
+        }
+    }
+    Ok(events)
 }
 
 /// Starts a prompt of which `depth` tokens, a multiple of a step's, are read and `left` are not.
@@ -108,9 +119,9 @@ pub fn start_prompt(
     assert!(depth.is_multiple_of(engine.config().step_tokens), "whole steps before");
     let id = engine.submit(Request { prompt: ids.take(depth + left), ..Default::default() })?;
     let reading = Reading::new(engine, depth);
-    for step in 1..=depth / engine.config().step_tokens {
-        engine.step()?;
-        reading.at(step * engine.config().step_tokens);
+    for steps in 1..=depth / engine.config().step_tokens {
+        step(engine)?;
+        reading.at(steps * engine.config().step_tokens);
     }
     Ok(id)
 }
@@ -148,8 +159,8 @@ mod tests {
 
     #[test]
     fn only_what_is_deep_is_kept() {
-        assert_eq!(Pasts::room(3, &[0]), SnapshotRoom::default());
-        assert_eq!(Pasts::room(3, &[0, 10, 100]), SnapshotRoom { count: 6, tokens: 330 });
-        assert_eq!(Pasts::room(usize::MAX, &[2]).tokens, usize::MAX);
+        assert_eq!(Contexts::room(3, &[0]), SnapshotRoom::default());
+        assert_eq!(Contexts::room(3, &[0, 10, 100]), SnapshotRoom { count: 6, tokens: 330 });
+        assert_eq!(Contexts::room(usize::MAX, &[2]).tokens, usize::MAX);
     }
 }

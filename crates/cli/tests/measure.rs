@@ -54,7 +54,7 @@ fn bench_prints_a_table_and_refuses_nonsense() {
     assert!(refused(&["bench", "--context", "4"]).contains("--context holds fewer"));
     assert!(refused(&["bench", "-t", "0"]).contains("--threads is 0"));
     // What is kept of deep sequences counts, before anything is loaded.
-    assert!(refused(&["bench", "-b", "500", "-d", "4000000"]).contains("kept pasts"));
+    assert!(refused(&["bench", "-b", "500", "-d", "4000000"]).contains("snapshots"));
 }
 
 #[test]

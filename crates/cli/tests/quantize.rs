@@ -165,6 +165,8 @@ fn calibration_helps_where_bits_are_few() {
     }
 }
 
+// Only there may any user make a link.
+#[cfg(unix)]
 #[test]
 fn the_source_is_never_written_over() {
     let (source, link) = (scratch("source.gguf"), scratch("link.gguf"));

@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_kernel::{
-    AttentionDims, Backend, CacheLayout, Call, Elem, KvElem, KvTypes, Op, OpKind, Operand, Output,
-    PAGE_TOKENS, Phase, Place, Program, Rows, Segment, StepInputs,
+    AttentionDims, Backend, CacheLayout, Call, Cell, Elem, HiddenRows, KvElem, KvTypes, Op, OpKind, Operand,
+    Output, PAGE_TOKENS, Phase, Place, Program, Rows, Segment, StepInputs, StepResults, Wait,
 };
 
-/// As many layers as nano-4b has, and their sizes.
+/// The attention layers of nano-4b, and their sizes.
 const LAYERS: usize = 4;
 const DIMS: AttentionDims = AttentionDims { q_heads: 40, kv_heads: 8, head_dim: 128 };
-/// The median of so many steps counts.
+/// Steps measured; the median counts.
 const REPEATS: usize = 41;
 
 fn program(backend: &CpuBackend, rows: usize) -> Program {
@@ -34,8 +34,11 @@ fn program(backend: &CpuBackend, rows: usize) -> Program {
         label: "attention".into(),
         inputs: vec![input(0, q), input(q, kv), input(q + kv, kv)],
         outputs: vec![output],
+        rounded: None,
         weights: Vec::new(),
         cache: Some(layer),
+        // All layers write one place.
+        after: layer.checked_sub(1).into_iter().collect(),
     };
     Program {
         name: "attention".into(),
@@ -66,11 +69,11 @@ fn main() {
         ..CacheLayout::default()
     };
     backend.create_caches(&layout).expect("memory for caches");
-    // Halves around one.
+    // f16 values around one.
     let bytes: Vec<u8> =
         (0..layout.kv_bytes() / pages).map(|i| if i % 2 == 0 { (i / 2) as u8 } else { 0x3b }).collect();
     for page in 0..pages {
-        backend.restore_page(page, &bytes).expect("a page");
+        backend.import_cell(Cell::Page(page as u32), &bytes).expect("a page");
     }
     let id = backend.compile(program(&backend, rows)).expect("the program compiles");
     let width = (DIMS.q_heads + 2 * DIMS.kv_heads) * DIMS.head_dim;
@@ -78,12 +81,15 @@ fn main() {
     let (ids, list) = (vec![0; rows], (0..pages as u32).collect::<Vec<_>>());
     let segments =
         [Segment { slot: 0, first_row: 0, rows: rows as u32, position: depth as u32, first_page: 0 }];
+    let hidden = HiddenRows::Given(&hidden);
     let step =
-        StepInputs { token_ids: &ids, segments: &segments, pages: &list, wanted: &[], hidden: &hidden };
+        StepInputs { token_ids: &ids, segments: &segments, pages: &list, hidden, ..Default::default() };
+    let mut results = StepResults::default();
     let mut seconds = Vec::new();
     for _ in 0..REPEATS {
         let begin = Instant::now();
-        backend.run(id, &step).expect("the step runs");
+        let ticket = backend.submit(id, &step).expect("the step runs");
+        backend.collect(ticket, Wait::Block, &mut results).expect("the step ran");
         seconds.push(begin.elapsed().as_secs_f64());
     }
     seconds.sort_by(f64::total_cmp);

@@ -6,17 +6,18 @@ use std::time::Instant;
 
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_kernel::{
-    Backend, Call, Digest, Elem, Epilogue, Op, OpKind, Operand, Output, Phase, Place, Program, Rows, Segment,
-    StepInputs, WeightError, WeightKey, WeightPart, WeightSource, WeightUse,
+    Backend, Call, Digest, Elem, Epilogue, HiddenRows, Op, OpKind, Operand, Output, Phase, Place, Program,
+    Rows, Segment, StepInputs, StepResults, ValueType, Wait, WeightError, WeightKey, WeightPart,
+    WeightSource, WeightUse,
 };
 use mambo_tensor::DType;
 
 const COLS: usize = 4096;
-/// The fastest of so many counts: other programs disturb.
+/// Repetitions; the fastest counts, because other programs interfere.
 const REPEATS: usize = 30;
-/// Bytes of the matrix, and of the plain loop, that come from memory: more than most caches have.
+/// Bytes of the matrix, and of the plain loop, read from memory: more than most caches hold.
 const MEMORY_BYTES: usize = 512 << 20;
-/// Output rows of the matrix that meets many tokens, from cache.
+/// Output rows of the matrix multiplied from cache with many tokens.
 const GEMM_ROWS: usize = 2048;
 
 /// Pseudo-random codes with scales of one.
@@ -59,9 +60,9 @@ impl WeightSource for Source {
 
 fn program(backend: &CpuBackend, key: &WeightKey, dtype: DType, rows: usize, tokens: usize) -> Program {
     let row = |op| {
-        let types = [dtype];
-        let site =
-            mambo_kernel::Site { op: &op, phase: Phase::Decode, weight_types: &types, input_cols: COLS };
+        let (weight_types, inputs) = (&[dtype], &[ValueType::f32(Rows::TOKENS, COLS)]);
+        let caches = Default::default();
+        let site = mambo_kernel::Site { op: &op, phase: Phase::Decode, inputs, weight_types, caches };
         let found = backend.kernels().iter().position(|k| k.op == op.kind() && (k.accepts)(&site));
         found.expect("a row for every type")
     };
@@ -73,7 +74,7 @@ fn program(backend: &CpuBackend, key: &WeightKey, dtype: DType, rows: usize, tok
         stride_bytes: elem.row_bytes(cols),
     };
     let matmul = Op::Matmul { out: rows, epilogue: Epilogue::None };
-    let input = backend.kernels()[row(matmul)].input;
+    let input = backend.kernels()[row(matmul)].inputs[0];
     let hidden = Operand { place: Place::Hidden(0), ..operand(0, Elem::F32, COLS) };
     let x = operand(0, input, COLS);
     let y = operand(tokens * x.stride_bytes, Elem::F32, rows);
@@ -83,11 +84,16 @@ fn program(backend: &CpuBackend, key: &WeightKey, dtype: DType, rows: usize, tok
         label: op.kind().name().into(),
         inputs: vec![x],
         outputs: vec![y],
+        rounded: None,
         weights,
         cache: None,
+        after: Vec::new(),
     };
     let calls = match input {
-        to if to.is_rounded() => vec![call(Op::Quantize(to), hidden, x, vec![]), call(matmul, x, y, vec![0])],
+        to if to.is_private() => {
+            let product = Call { after: vec![0], ..call(matmul, x, y, vec![0]) };
+            vec![call(Op::Quantize(to), hidden, x, vec![]), product]
+        }
         _ => vec![call(matmul, hidden, y, vec![0])],
     };
     Program {
@@ -108,11 +114,14 @@ fn best_seconds(backend: &mut CpuBackend, key: &WeightKey, dtype: DType, rows: u
     let hidden: Vec<f32> = (0..tokens * COLS).map(|i| (i % 37) as f32 - 18.0).collect();
     let ids = vec![0; tokens];
     let segments = [Segment { slot: 0, first_row: 0, rows: tokens as u32, position: 0, first_page: 0 }];
-    let step = StepInputs { token_ids: &ids, segments: &segments, pages: &[], wanted: &[], hidden: &hidden };
+    let hidden = HiddenRows::Given(&hidden);
+    let step = StepInputs { token_ids: &ids, segments: &segments, hidden, ..Default::default() };
+    let mut results = StepResults::default();
     let mut best = f64::INFINITY;
     for _ in 0..REPEATS {
         let begin = Instant::now();
-        backend.run(id, &step).expect("the step runs");
+        let ticket = backend.submit(id, &step).expect("the step runs");
+        backend.collect(ticket, Wait::Block, &mut results).expect("the step ran");
         best = best.min(begin.elapsed().as_secs_f64());
     }
     best
@@ -154,7 +163,7 @@ fn main() {
     }
 }
 
-/// Packs a matrix; returns its key, its bytes and the seconds that took.
+/// Packs a matrix; returns its key, its bytes and the seconds it took.
 fn load(backend: &mut CpuBackend, dtype: DType, rows: usize) -> (WeightKey, usize, f64) {
     let key = WeightKey { name: format!("{dtype} {rows}"), usage: WeightUse::Matrix };
     let source = Source::new(dtype, rows);
@@ -162,5 +171,5 @@ fn load(backend: &mut CpuBackend, dtype: DType, rows: usize) -> (WeightKey, usiz
     let before = backend.weight_bytes();
     let begin = Instant::now();
     backend.load_weight(&key, kernel, &source).expect("the weight packs");
-    (key, backend.weight_bytes() - before, begin.elapsed().as_secs_f64())
+    (key, (backend.weight_bytes() - before) as usize, begin.elapsed().as_secs_f64())
 }

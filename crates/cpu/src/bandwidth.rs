@@ -1,4 +1,4 @@
-//! The plain read loop that streaming kernels are measured against.
+//! Read bandwidth, measured with a plain loop: what streaming kernels are compared with.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use mambo_kernel::BackendError;
 use crate::memory::Buffer;
 use crate::team::Team;
 
-/// Floats a thread reads before it takes the next part.
+/// Words a thread reads before it takes the next part.
 const PART: usize = 1 << 18;
 /// Passes over the memory; the fastest counts.
 const PASSES: usize = 4;

@@ -1,9 +1,9 @@
 //! KV pages and recurrent slots in memory.
 //!
-//! A layer's pool is `[kv_head][page]` of keys `[channel][position]` and then values `[position][channel]`, each with
-//! its scales after its codes. So neighbouring pages of a head, which one thread reads, are one stream. With keys
-//! transposed, a vector holds one channel of sixteen positions, and no sum runs across lanes. Snapshots have the
-//! contract's order.
+//! A layer's pool is `[kv_head][page]` of keys `[channel][position]` followed by values `[position][channel]`, each
+//! with its scales after its codes. Consecutive pages of a head, which one thread reads, are thus one stream. With
+//! keys transposed, a vector holds one channel of sixteen positions, and no sum runs across lanes. Snapshots have the
+//! contract's layout.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -18,10 +18,10 @@ use crate::shared::SharedSlice;
 pub(crate) struct Caches {
     layout: CacheLayout,
     pool: Buffer<u8>,
-    /// Where each layer's pages start in the pool.
+    /// Offset of each layer's pages in the pool.
     bases: Vec<usize>,
     slots: Buffer<f32>,
-    /// Where each layer's part of a slot starts, and its layout.
+    /// Offset of each layer's part of a slot, and its layout.
     parts: Vec<(usize, SlotLayout)>,
     slot_len: usize,
     /// Scales of 8-bit floats, by attention layer.
@@ -57,12 +57,12 @@ impl Caches {
         })
     }
 
-    /// Caches of a model that has none.
+    /// Empty caches, before a layout is known.
     pub fn empty() -> Result<Self, BackendError> {
         Caches::new(&CacheLayout::default())
     }
 
-    /// What they hold, and the marks a step is checked with.
+    /// The layout, and the marks that steps are checked with.
     pub fn layout_and_marks(&mut self) -> (&CacheLayout, &mut Marks) {
         (&self.layout, &mut self.marks)
     }
@@ -116,13 +116,13 @@ impl Caches {
         Ok(())
     }
 
-    /// Where keys and values of every head of a layer's page are in the pool.
+    /// Ranges in the pool of the keys and values of every head of a layer's page.
     fn page_ranges(&self, layer: usize, page: usize) -> impl Iterator<Item = [Range<usize>; 2]> {
         let (layout, base) = (&self.layout, self.bases[layer]);
         (0..layout.kv_layers[layer].kv_heads).map(move |head| head_ranges(layout, layer, base, page, head))
     }
 
-    /// One page of every layer in the contract's order: all heads' keys, then all heads' values.
+    /// One page of every layer in the contract's layout: all heads' keys, then all heads' values.
     fn export_page(&self, page: usize, out: &mut Vec<u8>) {
         let elem = self.layout.kv_types.k;
         for (layer, dims) in self.layout.kv_layers.iter().enumerate() {
@@ -177,7 +177,7 @@ impl Caches {
     }
 }
 
-/// Where keys and values of a head of a page are in the pool, in which the layer starts at `base`.
+/// Ranges in the pool of the keys and values of one head of a page; the layer starts at `base`.
 fn head_ranges(
     layout: &CacheLayout,
     layer: usize,
@@ -192,16 +192,16 @@ fn head_ranges(
     [start..start + keys, start + keys..start + keys + values]
 }
 
-/// What the keys of a head are sorted by first.
+/// The outer dimension of a head's keys.
 #[derive(Clone, Copy, PartialEq)]
 enum KeyOrder {
-    /// As in the contract.
+    /// `[position][channel]`, as in the contract.
     Positions,
-    /// As here.
+    /// `[channel][position]`, as in the pool.
     Channels,
 }
 
-/// Appends a head's keys in this order, given in the other: codes, then scales.
+/// Appends a head's keys, codes and then scales, transposed to this order from the other.
 fn transpose_keys(head: &[u8], elem: KvElem, head_dim: usize, order: KeyOrder, out: &mut Vec<u8>) {
     let (codes, scales) = head.split_at(PAGE_TOKENS * head_dim * elem.code_bytes());
     let shape = |channels: usize| match order {
@@ -255,21 +255,21 @@ impl<'a> CacheViews<'a> {
     /// Keys `[channel][position]` and values `[position][channel]` of one head of a page.
     ///
     /// # Safety
-    /// No other thread writes them now.
+    /// No other thread writes them while the result is borrowed.
     pub unsafe fn page(&self, layer: usize, page: usize, head: usize) -> (&'a [u8], &'a [u8]) {
         let [keys, values] = self.head_ranges(layer, page, head);
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.pool.read(keys), self.pool.read(values)) }
     }
 
     /// The same to write.
     ///
     /// # Safety
-    /// No other thread touches this head of this page now.
+    /// No other thread touches this head of this page while the result is borrowed.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn page_mut(&self, layer: usize, page: usize, head: usize) -> (&'a mut [u8], &'a mut [u8]) {
         let [keys, values] = self.head_ranges(layer, page, head);
-        // SAFETY: the caller vouches for it, and the two do not overlap.
+        // SAFETY: guaranteed by the caller, and the two do not overlap.
         unsafe { (self.pool.write(keys), self.pool.write(values)) }
     }
 
@@ -283,29 +283,29 @@ impl<'a> CacheViews<'a> {
     /// Floats of a layer's part of a slot.
     ///
     /// # Safety
-    /// No other thread writes them now.
+    /// No other thread writes them while the result is borrowed.
     pub unsafe fn slot(&self, slot: usize, layer: usize, range: Range<usize>) -> &'a [f32] {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.slots.read(self.slot_range(slot, layer, range)) }
     }
 
     /// The same to write.
     ///
     /// # Safety
-    /// No other thread, and no other borrow of this one, touches them now.
+    /// No other thread, and no other borrow in this one, touches them while the result is borrowed.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn slot_mut(&self, slot: usize, layer: usize, range: Range<usize>) -> &'a mut [f32] {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.slots.write(self.slot_range(slot, layer, range)) }
     }
 
     /// A head's state at the start of the chunk that holds `position`.
     ///
     /// # Safety
-    /// No other thread writes it now.
+    /// No other thread writes it while the result is borrowed.
     pub unsafe fn state(&self, slot: usize, layer: usize, position: usize, head: usize) -> &'a [u8] {
         let layout = self.slot_layout(layer);
-        // SAFETY: the caller vouches for it; a head's words are its own.
+        // SAFETY: guaranteed by the caller; a head's words are its own.
         let words = unsafe { self.slot(slot, layer, layout.state_at(position, head)) };
         // SAFETY: all of the words' bytes, of which every one is initialised.
         let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), words.len() * 4) };
@@ -315,11 +315,11 @@ impl<'a> CacheViews<'a> {
     /// The same to write.
     ///
     /// # Safety
-    /// No other thread, and no other borrow of this one, touches it now.
+    /// No other thread, and no other borrow in this one, touches it while the result is borrowed.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn state_mut(&self, slot: usize, layer: usize, position: usize, head: usize) -> &'a mut [u8] {
         let layout = self.slot_layout(layer);
-        // SAFETY: the caller vouches for it; a head's words are its own.
+        // SAFETY: guaranteed by the caller; a head's words are its own.
         let words = unsafe { self.slot_mut(slot, layer, layout.state_at(position, head)) };
         // SAFETY: all of the words' bytes, taken over from `words`; every bit pattern is a word.
         let bytes =

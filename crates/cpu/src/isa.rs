@@ -5,37 +5,37 @@ use std::fmt;
 
 use crate::simd::{self, Simd};
 
-/// Work that is compiled once for every instruction set. Implementations are `#[inline(always)]` down to
-/// the last loop.
+/// Code that is compiled once per instruction set. Implementations are `#[inline(always)]` down to the last loop.
 pub(crate) trait Vectorized {
-    /// What it returns.
+    /// The result.
     type Output;
-    /// Does it.
+    /// Runs it.
     fn run<S: Simd>(self) -> Self::Output;
 }
 
 /// An instruction set the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
-    /// Plain Rust; every machine.
+    /// Plain Rust; runs on every machine.
     Portable,
     /// AVX2 with FMA and F16C.
     Avx2,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
-    /// The same with tile registers for bf16 (AMX). They take 16 bits of each activation and sum in an order
-    /// of their own, so products of bf16 weights differ from the other sets' in the last bits.
+    /// The same with tile registers for bf16 (AMX). They use 16 bits of each activation and sum in their own order, so
+    /// products with bf16 weights differ from those of the other sets in the last bits.
     Amx,
 }
 
 impl Isa {
-    /// The best set of this machine.
+    /// The best instruction set of this machine.
     pub fn detect() -> Isa {
         *Isa::available().last().expect("the portable set is always there")
     }
 
-    /// Every set this machine can run, best last.
+    /// All instruction sets this machine can run, best last.
     pub fn available() -> Vec<Isa> {
+        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "only x86-64 has others"))]
         let mut sets = vec![Isa::Portable];
         #[cfg(target_arch = "x86_64")]
         {
@@ -52,7 +52,7 @@ impl Isa {
         sets
     }
 
-    /// The name in kernel rows and flags.
+    /// The name used in kernel rows and flags.
     pub fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",
@@ -62,18 +62,18 @@ impl Isa {
         }
     }
 
-    /// Whether codes are unpacked beside the products and not instead of them: AMD's vector units have
-    /// pipes to spare for that, Intel's do both in the same two.
+    /// Whether unpacking codes is free because it runs in parallel with the products: AMD's vector units have spare
+    /// pipes for it, Intel's share the same two.
     pub(crate) fn unpacks_for_free(self) -> bool {
         self == Isa::Avx512 && is_amd()
     }
 
-    /// Runs something in this set. The set must be one of [`Isa::available`], which the backend checks
-    /// when it is made.
+    /// Runs code compiled for this set, which must be one of [`Isa::available`]; the backend checks that when it is
+    /// created.
     pub(crate) fn call<V: Vectorized>(self, what: V) -> V::Output {
         match self {
             Isa::Portable => what.run::<simd::Portable>(),
-            // SAFETY: a backend is only made for a set the CPU has.
+            // SAFETY: a backend is only created for a set the CPU has.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { call_avx2(what) },
             // SAFETY: as above.
@@ -85,8 +85,9 @@ impl Isa {
     }
 }
 
-/// How many bytes ahead weights are asked for that pass by one row, or by several: what a core reads in the time
-/// memory takes to answer. AMD's caches see the stream of one row by themselves, and who asks disturbs them.
+/// Prefetch distance in bytes for weights streamed past one row, or past several: what a core reads during the memory
+/// latency. With one row AMD's hardware prefetchers follow the stream by themselves, and software prefetches disturb
+/// them.
 pub(crate) fn fetch_distance(is_one_row: bool) -> usize {
     if is_one_row && is_amd() { 0 } else { 8192 }
 }
@@ -101,7 +102,7 @@ fn is_amd() -> bool {
     false
 }
 
-/// Detects a list of features and makes the function that runs work with exactly those.
+/// Defines the detection of a list of features and the function that runs code with exactly those.
 #[cfg(target_arch = "x86_64")]
 macro_rules! instruction_set {
     ($has:ident, $call:ident, $simd:ty, $($feature:tt)*) => {
@@ -125,8 +126,8 @@ instruction_set!(
     "avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt"
 );
 
-/// Whether the CPU has tile registers for bf16 and the system lets this process use them. Their state is
-/// large, so that a process has to ask.
+/// Whether the CPU has tile registers for bf16 and the system lets this process use them. Their state is large, so a
+/// process has to request permission.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn has_tiles() -> bool {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -134,7 +135,7 @@ fn has_tiles() -> bool {
     const REQUEST_PERMISSION: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
     let has_them = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & TILES_AND_BF16 == TILES_AND_BF16;
-    // SAFETY: asks for a permission, as often as one likes; no memory is involved.
+    // SAFETY: requests a permission, which may be repeated; no memory is involved.
     has_them && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0 }
 }
 

@@ -1,6 +1,6 @@
 //! The CPU backend: SIMD kernels with run-time dispatch, a resident thread team, an executor.
 //!
-//! It knows programs of calls and the memory they run in; it must not know graphs, models or files.
+//! It knows programs of calls and the memory they run in; it must not know about graphs, models or files.
 
 #![allow(clippy::needless_range_loop, reason = "kernels index several arrays by one lane, row or tile")]
 

@@ -1,4 +1,4 @@
-//! Large aligned memory: zeroed by the system, on huge pages where it offers them.
+//! Large aligned buffers: zeroed by the system, on huge pages where available.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -7,10 +7,10 @@ use std::ptr::NonNull;
 
 use mambo_kernel::BackendError;
 
-/// From this size on memory comes straight from the system, in huge pages where it has them.
+/// From this size on memory is mapped directly, in huge pages where available.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Types every bit pattern of which is a value.
+/// Types for which every bit pattern is valid.
 pub(crate) trait Plain: Copy + Send + Sync + 'static {}
 impl Plain for u8 {}
 impl Plain for i32 {}
@@ -23,7 +23,7 @@ pub(crate) struct Buffer<T: Plain> {
     origin: Origin,
 }
 
-/// Whom to give the memory back to.
+/// How the memory was allocated.
 enum Origin {
     Heap(Layout),
     #[cfg(target_os = "linux")]
@@ -39,7 +39,7 @@ unsafe impl<T: Plain> Send for Buffer<T> {}
 unsafe impl<T: Plain> Sync for Buffer<T> {}
 
 impl<T: Plain> Buffer<T> {
-    /// An array of zeros; a large one gets its pages when they are first written.
+    /// An array of zeros; pages of a large one are allocated when first written.
     pub fn zeroed(len: usize, what: &str) -> Result<Self, BackendError> {
         let bytes = len.saturating_mul(size_of::<T>());
         let found =
@@ -65,10 +65,10 @@ fn heap(bytes: usize) -> Option<(NonNull<u8>, Origin)> {
 
 #[cfg(target_os = "linux")]
 fn map(bytes: usize) -> Option<(NonNull<u8>, Origin)> {
-    // One page more than asked for leaves room to start on a huge page.
+    // One extra huge page leaves room to align the start.
     let mapped = bytes.checked_add(HUGE_PAGE_BYTES)?;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh anonymous mapping touches no memory of ours.
+    // SAFETY: a new anonymous mapping touches no existing memory.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), mapped, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return None;

@@ -1,8 +1,8 @@
-//! Memory that all threads of the team read and write at once: typed views, bounds-checked, in which
-//! every thread keeps to the parts its work items name.
+//! Memory that all threads of the team read and write concurrently: typed, bounds-checked views, of which every thread
+//! touches only the parts of its own work items.
 //!
-//! Reading a view is a safe call, since a call's inputs are never written while it runs. Writing is `unsafe`:
-//! the caller says why nobody else touches that part now.
+//! Reading a view is safe, since a call's inputs are never written while it runs. Writing is `unsafe`: the caller
+//! states why no other thread touches that part at the time.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -14,7 +14,7 @@ use crate::activation::{self, BLOCK, PAIR_COLS, Q8Block};
 
 use crate::memory::{Buffer, Plain};
 
-/// A buffer that threads share; borrowed exclusively while they do.
+/// A buffer shared by threads; it stays mutably borrowed meanwhile.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedSlice<'a, T: Plain> {
     start: *mut T,
@@ -22,7 +22,7 @@ pub(crate) struct SharedSlice<'a, T: Plain> {
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: a view is an address and a length; what may be done with it is said at each method.
+// SAFETY: this is an address and a length; each method states what may be done with it.
 unsafe impl<T: Plain> Sync for SharedSlice<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Send for SharedSlice<'_, T> {}
@@ -33,23 +33,23 @@ impl<'a, T: Plain> SharedSlice<'a, T> {
         SharedSlice { start: buffer.as_ptr().as_ptr(), len: buffer.len(), borrow: PhantomData }
     }
 
-    /// A part to read.
+    /// A range to read.
     ///
     /// # Safety
-    /// No other thread writes it now.
+    /// No other thread writes it while the result is borrowed.
     pub unsafe fn read(&self, range: Range<usize>) -> &'a [T] {
         assert!(range.start <= range.end && range.end <= self.len, "read outside shared memory");
-        // SAFETY: in bounds; the caller vouches for the rest.
+        // SAFETY: in bounds; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
     }
 
-    /// A part to write.
+    /// A range to write.
     ///
     /// # Safety
-    /// No other thread, and no other borrow of this one, touches it now.
+    /// No other thread, and no other borrow in this one, touches it while the result is borrowed.
     pub unsafe fn write(&self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "write outside shared memory");
-        // SAFETY: in bounds; the caller vouches for the rest.
+        // SAFETY: in bounds; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }
@@ -95,7 +95,7 @@ impl<'a> View<'a> {
         View::of(arena.start, arena.len, offset, operand, rows)
     }
 
-    /// Rows inside an array of the caller; never written.
+    /// Rows inside an array of the caller; read only.
     pub fn given(values: &'a [f32], offset: usize, operand: &Operand, rows: usize) -> Self {
         View::of(values.as_ptr().cast_mut().cast(), values.len() * 4, offset, operand, rows)
     }
@@ -111,18 +111,18 @@ impl<'a> View<'a> {
         View { start, rows, cols, stride_bytes, form: Form::of(elem), borrow: PhantomData }
     }
 
-    /// A column of indices of the caller; never written.
+    /// A column of indices of the caller; read only.
     pub fn indices(values: &'a [u32]) -> Self {
         let start = values.as_ptr().cast_mut().cast();
         View { start, rows: values.len(), cols: 1, stride_bytes: 4, form: Form::I32, borrow: PhantomData }
     }
 
-    /// Rows of the running step.
+    /// Rows in the current step.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Bytes from a row to the next.
+    /// Bytes from one row to the next.
     pub fn stride_bytes(&self) -> usize {
         self.stride_bytes
     }
@@ -166,7 +166,7 @@ impl<'a> View<'a> {
         unsafe { std::slice::from_raw_parts(self.row_start(row, Form::Q8).cast(), blocks) }
     }
 
-    /// Pairs of columns in each half of a row of two parts.
+    /// Column pairs in each half of a row that is split into two parts.
     fn pairs(&self) -> usize {
         self.cols.next_multiple_of(PAIR_COLS) / 2
     }
@@ -182,7 +182,7 @@ impl<'a> View<'a> {
         [upper, lower]
     }
 
-    /// One value of a row of floats, whole or in parts.
+    /// One value of a row of floats, plain or split.
     #[inline(always)]
     pub fn value(&self, row: usize, col: usize) -> f32 {
         if self.form == Form::F32 {
@@ -198,12 +198,12 @@ impl<'a> View<'a> {
     /// Columns of a row of floats, to write.
     ///
     /// # Safety
-    /// No other thread, and no other borrow of this one, touches them now.
+    /// No other thread, and no other borrow in this one, touches them while the result is borrowed.
     #[inline(always)]
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn cols_mut(&self, row: usize, cols: Range<usize>) -> &'a mut [f32] {
         assert!(cols.start <= cols.end && cols.end <= self.cols, "columns outside the operand");
-        // SAFETY: in bounds; the caller vouches for the rest.
+        // SAFETY: in bounds; the caller guarantees the rest.
         unsafe {
             let start = self.row_start(row, Form::F32).cast::<f32>().add(cols.start);
             std::slice::from_raw_parts_mut(start, cols.len())
@@ -227,7 +227,7 @@ impl<'a> View<'a> {
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn parts_row_mut(&self, row: usize) -> [&'a mut [i32]; 2] {
         let pairs = self.pairs();
-        // SAFETY: in bounds; the caller vouches for the rest.
+        // SAFETY: in bounds; the caller guarantees the rest.
         let words = unsafe {
             std::slice::from_raw_parts_mut(self.row_start(row, Form::Bf16x2).cast::<i32>(), 2 * pairs)
         };
@@ -243,7 +243,7 @@ impl<'a> View<'a> {
     pub unsafe fn q8_blocks_mut(&self, row: usize, first: usize, count: usize) -> &'a mut [Q8Block] {
         let blocks = self.cols.div_ceil(BLOCK);
         assert!(first <= blocks, "blocks outside the operand");
-        // SAFETY: in bounds; the caller vouches for the rest.
+        // SAFETY: in bounds; the caller guarantees the rest.
         unsafe {
             let start = self.row_start(row, Form::Q8).cast::<Q8Block>().add(first);
             std::slice::from_raw_parts_mut(start, count.min(blocks - first))

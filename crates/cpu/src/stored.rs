@@ -1,7 +1,7 @@
-//! Element types as they stand in memory: widened, and rounded to the bits that `mambo_kernel::rounding`
-//! defines value by value. Knows no layout.
+//! Element types in memory: widening, and rounding to the bits that `mambo_kernel::rounding` defines value by value.
+//! Knows no layout.
 //!
-//! Nothing here hands vectors to a closure: it would be compiled for itself, without the features of the
+//! Nothing here passes vectors to a closure: it would be compiled separately, without the target features of the
 //! function that the rest is inlined into.
 
 use mambo_kernel::rounding::{
@@ -10,13 +10,13 @@ use mambo_kernel::rounding::{
 
 use crate::simd::{LANES, Simd, part, vectors};
 
-/// A float type values are stored in.
+/// A float type of stored values.
 pub(crate) trait Stored: Send + Sync + 'static {
     const BYTES: usize;
     /// Sixteen values, widened.
     fn load<S: Simd>(bytes: &[u8]) -> S::F;
 
-    /// Up to sixteen values; zero beyond the end.
+    /// Up to sixteen values, zero beyond the end.
     #[inline(always)]
     fn load_part<S: Simd>(bytes: &[u8]) -> S::F {
         if bytes.len() >= LANES * Self::BYTES {
@@ -28,10 +28,10 @@ pub(crate) trait Stored: Send + Sync + 'static {
     }
 }
 
-/// A type that recurrent states are stored in.
+/// A type of stored recurrent states.
 pub(crate) trait StoredState: Stored {
-    /// Rounds as many lanes as `out` takes. Random bits are those of element `index` and the following,
-    /// under this seed.
+    /// Rounds as many lanes as `out` takes. Random bits are those of element `index` and the following ones, for this
+    /// seed.
     fn store<S: Simd>(v: S::F, seed: u32, index: usize, out: &mut [u8]);
 }
 
@@ -64,21 +64,21 @@ impl Stored for Bf16 {
     }
 }
 
-/// Bits 20..27 and 31 of an f32, where [`widen_e4m3`] puts the magnitude and the sign.
+/// Bits 20..27 and 31 of an f32, to which [`widen_e4m3`] moves the magnitude and the sign.
 const MAGNITUDE: i32 = 0x07f0_0000;
 const SIGN: i32 = i32::MIN;
 
-/// An f8's bits at their places in an f32, the exponent short of 120.
+/// An f8's bits at their positions in an f32, with an exponent too small by 120.
 #[inline(always)]
 fn place_e4m3<S: Simd>(byte: S::I) -> S::I {
     S::isar::<4>(S::ishl::<24>(byte))
 }
 
-/// Widens f8 (e4m3) that are not NaN; those would come out as 480.
+/// Widens f8 (e4m3) values that are not NaN; NaN would become 480.
 #[inline(always)]
 pub(crate) fn widen_e4m3<S: Simd>(byte: S::I) -> S::F {
     let placed = S::from_bits(S::iand(place_e4m3::<S>(byte), S::isplat(MAGNITUDE | SIGN)));
-    // Subnormal values are subnormal here too, and the product makes both right.
+    // Subnormal values are subnormal here too; the product is right for both.
     S::mul(placed, S::splat(f32::from_bits((120 + 127) << 23)))
 }
 
@@ -136,7 +136,7 @@ fn size<S: Simd>(v: S::F) -> S::F {
     S::from_bits(S::iand(S::bits(v), S::isplat(i32::MAX)))
 }
 
-/// `x` where v is a number, else `other`.
+/// `other` where v is NaN, else `x`.
 #[inline(always)]
 fn where_number<S: Simd>(v: S::F, x: S::I, other: u32) -> S::I {
     let other = S::from_bits(S::isplat(other as i32));
@@ -157,7 +157,7 @@ fn random<S: Simd>(seed: u32, index: usize) -> S::I {
 /// The f16 that random bits choose: `rounding::f16_stochastic`.
 #[inline(always)]
 fn round_f16<S: Simd>(v: S::F, random: S::I) -> S::F {
-    // The bound is the first argument: a NaN passes.
+    // The bound is the first argument: NaN passes through.
     let size = S::min(S::splat(F16_MAX), size::<S>(v));
     let least = S::splat(F16_MIN_NORMAL);
     let offset = S::select_gt(least, size, least, S::zero());
@@ -167,7 +167,7 @@ fn round_f16<S: Simd>(v: S::F, random: S::I) -> S::F {
     S::from_bits(where_number::<S>(v, S::ixor(S::bits(kept), sign), 0x7fc0_0000))
 }
 
-/// Nearest bf16: `rounding::bf16_bits`.
+/// Rounds to the nearest bf16: `rounding::bf16_bits`.
 #[inline(always)]
 pub(crate) fn store_bf16<S: Simd>(v: S::F, out: &mut [u8; 2 * LANES]) {
     let bits = S::bits(v);
@@ -176,7 +176,7 @@ pub(crate) fn store_bf16<S: Simd>(v: S::F, out: &mut [u8; 2 * LANES]) {
     S::store_u16(S::ishr::<16>(where_number::<S>(v, rounded, 0x7fc0_0000)), out);
 }
 
-/// Nearest f8: `rounding::e4m3_code`.
+/// Rounds to the nearest f8: `rounding::e4m3_code`.
 #[inline(always)]
 pub(crate) fn store_e4m3<S: Simd>(v: S::F, out: &mut [u8; LANES]) {
     let size = S::min(S::splat(E4M3_MAX), size::<S>(v));
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::simd::Portable;
 
-    /// Values of every size and kind, sixteen at a time.
+    /// Values of all magnitudes and kinds, sixteen at a time.
     fn values() -> impl Iterator<Item = [f32; LANES]> {
         let odd = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 0.0, -0.0, 1e-40];
         let bits = (0..u32::MAX).step_by(9_999_991).map(f32::from_bits);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_round_as_their_definition_does() {
+    fn blocks_round_as_defined() {
         let all: Vec<f32> = values().flatten().collect();
         for (i, x) in all.chunks(KV_BLOCK).enumerate() {
             let x = &x[..1 + i % x.len()];
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_vector_are_stored_and_loaded_alone() {
+    fn partial_vectors_are_stored_and_loaded() {
         let v: [f32; LANES] = std::array::from_fn(|i| i as f32);
         fn check<T: StoredState>(v: [f32; LANES]) {
             let mut out = [0xee; 4 * LANES];

@@ -1,12 +1,12 @@
-//! The resident team of threads: publishes one job at a time, all threads or the first few run it and meet in
-//! a barrier. Knows nothing of what a job does.
+//! The resident thread team: runs one job at a time on all threads or the first few, with a barrier among them. Knows
+//! nothing about what a job does.
 //!
-//! A thread that waits spins briefly, then lets other threads run, and sleeps at last: on a machine with more
-//! threads than free cores, who spins keeps the one he waits for from running, and an idle team uses no core.
-//! Within a job it sleeps late: where waking takes long, as on a virtual machine whose host is busy, who was woken
-//! comes late to the next barrier, and if the others slept there too, every barrier would take that long.
+//! A waiting thread spins briefly, then yields, and finally parks: with more threads than free cores a spinning thread
+//! would keep the one it waits for from running, and an idle team should use no core. Within a job threads park late:
+//! where waking is slow, as on a virtual machine with a busy host, a woken thread is late at the next barrier, and if
+//! the others parked there as well, every barrier would take that long.
 //!
-//! A panic of one thread releases the others from their barriers and is raised again in the caller.
+//! If a thread panics, the others are released from their barriers and the panic resumes in the caller.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -18,23 +18,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{JoinHandle, Thread, current, park_timeout, yield_now};
 use std::time::{Duration, Instant};
 
-/// How long a waiter spins before it offers its core to others: as long as calls of few rows differ.
+/// How long a waiter spins before it yields: about as much as threads drift apart in calls with few rows.
 const YIELD_AFTER: Duration = Duration::from_micros(300);
-/// Turns between two looks at the clock.
+/// Spins between two looks at the clock.
 const SPINS_PER_CHECK: u32 = 32;
-/// How long a thread of a job goes on looking before it sleeps: longer than hosts keep a core away, or take to
-/// wake one, as a rule.
+/// How long a thread waits within a job before it parks: longer than a host usually preempts a core or takes to wake
+/// one.
 const PARK_AFTER: Duration = Duration::from_millis(20);
-/// The same for a worker without a job: longer than the work between two steps takes, too short to be seen as load.
+/// The same for an idle worker: longer than the work between two steps, too short to show as load.
 const IDLE_PARK_AFTER: Duration = Duration::from_millis(1);
-/// Longest sleep before a waiter looks again whether a thread has failed.
+/// Longest time parked before a waiter checks again whether a thread has failed.
 const RECHECK_FAILURE: Duration = Duration::from_millis(20);
-/// The same before a worker looks again for a job; nothing but the next one matters to it.
+/// The same before an idle worker checks again for a job, the only thing it waits for.
 const RECHECK_JOB: Duration = Duration::from_secs(1);
 
 type Job = *const (dyn Fn(usize) + Sync);
 
-/// Threads that stay; the caller of [`Team::run`] is thread 0.
+/// Resident threads; the caller of [`Team::run`] is thread 0.
 pub(crate) struct Team {
     state: Arc<TeamState>,
     workers: Vec<JoinHandle<()>>,
@@ -43,36 +43,36 @@ pub(crate) struct Team {
 struct TeamState {
     size: usize,
     job: UnsafeCell<Option<Job>>,
-    /// The published job: its number times [`EPOCH`], plus how many threads it has. One word, so that nobody sees
-    /// the number of one job with the threads of another.
+    /// The published job: its number times [`EPOCH`], plus its thread count. One word, so that the two are always read
+    /// together.
     published: AtomicUsize,
-    /// Workers that have not finished it.
+    /// Workers that have not finished the job.
     running: AtomicUsize,
     stop: AtomicBool,
     failed: AtomicBool,
     failure: Mutex<Option<Box<dyn Any + Send>>>,
     arrived: AtomicUsize,
     generation: AtomicUsize,
-    /// For threads of the running job.
+    /// Where threads of the running job wait.
     in_job: Parking,
-    /// For workers that wait for a job.
+    /// Where workers wait for a job.
     idle: Parking,
 }
 
-/// Distance of two jobs' numbers: more than a team can have threads.
+/// Step between job numbers: more than a team can have threads.
 const EPOCH: usize = 1 << 16;
 
-/// Lets threads sleep until something they watch has changed.
+/// Lets threads wait, and finally park, until a condition holds.
 struct Parking {
-    /// How long a waiter spins.
+    /// How long a waiter spins before it yields.
     yield_after: Duration,
-    /// How long it looks before it sleeps.
+    /// How long it waits before it parks.
     park_after: Duration,
-    /// Longest sleep before it looks by itself.
+    /// Longest time parked before it checks the condition unasked.
     recheck: Duration,
-    /// Length of the list, changed while it is locked, to be seen without the lock.
+    /// Length of `parked`, written under its lock and read without it.
     count: AtomicUsize,
-    /// Threads who sleep.
+    /// Parked threads, by index.
     parked: Mutex<Vec<(usize, Thread)>>,
 }
 
@@ -81,8 +81,8 @@ impl Parking {
         Parking { yield_after, park_after, recheck, count: AtomicUsize::new(0), parked: Mutex::default() }
     }
 
-    /// Waits until `ready`: spins, then lets others run, then sleeps. Whoever makes it ready rings
-    /// afterwards.
+    /// Waits until `ready` returns true: spins, then yields, then parks. [`Parking::wake`] must be called after the
+    /// condition becomes true.
     fn wait(&self, thread: usize, mut ready: impl FnMut() -> bool) {
         let mut begin = None;
         loop {
@@ -103,7 +103,7 @@ impl Parking {
         loop {
             let mut parked = self.lock();
             parked.push((thread, current()));
-            // Announced before the last look: a change after it is seen by whoever rings.
+            // Published before the last check: if the condition changes after that, the waking thread sees us.
             self.count.store(parked.len(), Ordering::SeqCst);
             drop(parked);
             let is_ready = ready();
@@ -122,20 +122,20 @@ impl Parking {
         }
     }
 
-    /// Wakes those of the first `threads` who sleep; call it after the change they wait for.
+    /// Wakes the parked ones among the first `threads`; to be called after the change they wait for.
     fn wake(&self, threads: usize) {
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::SeqCst) > 0 {
             let mut list = self.lock();
             let woken: Vec<_> = list.extract_if(.., |(thread, _)| *thread < threads).collect();
             self.count.store(list.len(), Ordering::SeqCst);
-            // Who wakes takes the lock again.
+            // A woken thread takes the lock again.
             drop(list);
             woken.iter().for_each(|(_, thread)| thread.unpark());
         }
     }
 
-    /// Empties the list: who failed while he went to sleep has left his name.
+    /// Empties the list: a thread that panicked while parking has left its entry.
     fn clear(&self) {
         self.lock().clear();
         self.count.store(0, Ordering::SeqCst);
@@ -146,19 +146,19 @@ impl Parking {
     }
 }
 
-// SAFETY: `job` is written by the caller while no worker runs (`running` is zero) and read by workers
-// after they have seen the new number; it points to something that lives until all of them are done.
+// SAFETY: `job` is written by the caller while no worker runs (`running` is zero) and read by workers after they have
+// seen the new number; it points to something that lives until all of them are done.
 unsafe impl Sync for TeamState {}
 // SAFETY: as above.
 unsafe impl Send for TeamState {}
 
-/// What a thread that waits in a barrier panics with when another has failed.
+/// Panic payload of a thread that waits at a barrier when another has failed.
 struct Abandoned;
 
 impl Team {
     /// Starts `size - 1` threads.
     pub fn new(size: usize) -> std::io::Result<Team> {
-        // With more threads than cores, whoever is waited for may need this one.
+        // With more threads than cores, the thread waited for may need this core.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let yield_after = if size > cores { Duration::ZERO } else { YIELD_AFTER };
         let state = Arc::new(TeamState {
@@ -174,7 +174,7 @@ impl Team {
             in_job: Parking::new(yield_after, PARK_AFTER, RECHECK_FAILURE),
             idle: Parking::new(yield_after, IDLE_PARK_AFTER, RECHECK_JOB),
         });
-        assert!(size < EPOCH, "a team of {size}");
+        assert!(size < EPOCH, "a team of {size} threads");
         let mut team = Team { state, workers: Vec::new() };
         for thread in 1..team.size() {
             let state = Arc::clone(&team.state);
@@ -184,24 +184,23 @@ impl Team {
         Ok(team)
     }
 
-    /// Threads, the caller included.
+    /// Number of threads, including the caller.
     pub fn size(&self) -> usize {
         self.state.size
     }
 
-    /// Runs `job(thread)` once on every thread and returns when all are done.
+    /// Runs `job(thread)` on every thread and returns when all are done.
     pub fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
         self.run_some(self.size(), job);
     }
 
-    /// The same with the first few threads alone; the others sleep on.
+    /// The same on the first `threads` threads only; the others keep waiting.
     pub fn run_some(&mut self, threads: usize, job: &(dyn Fn(usize) + Sync)) {
         let state = &*self.state;
         assert!((1..=state.size).contains(&threads), "{threads} threads of {}", state.size);
-        // SAFETY: only the lifetime is changed; no worker keeps the pointer beyond this call, which waits
-        // for all of them.
+        // SAFETY: only the lifetime changes; no worker keeps the pointer beyond this call, which waits for all of them.
         let erased: Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(job) };
-        // SAFETY: no worker is running, so nobody reads the cell.
+        // SAFETY: no worker is running, so nothing reads the cell.
         unsafe { *state.job.get() = Some(erased) };
         state.running.store(threads - 1, Ordering::Relaxed);
         state.publish(threads);
@@ -211,11 +210,11 @@ impl Team {
             state.arrived.store(0, Ordering::Relaxed);
             state.in_job.clear();
             let failure = state.failure.lock().unwrap_or_else(|e| e.into_inner()).take();
-            resume_unwind(failure.unwrap_or_else(|| Box::new("a thread of the thread team failed")));
+            resume_unwind(failure.unwrap_or_else(|| Box::new("a thread of the team failed")));
         }
     }
 
-    /// A handle for use inside a job.
+    /// A handle to the barrier, for use inside a job.
     pub fn barrier(&self) -> Barrier {
         Barrier { state: Arc::clone(&self.state) }
     }
@@ -237,14 +236,14 @@ pub(crate) struct Barrier {
 }
 
 impl Barrier {
-    /// Meets all other threads; every thread of the running job must call it.
+    /// Waits for all threads of the running job; every one of them must call it.
     pub fn wait(&self, thread: usize) {
         self.state.wait_at_barrier(thread);
     }
 }
 
 impl TeamState {
-    /// Starts the next job of so many threads.
+    /// Starts the next job, on this many threads.
     fn publish(&self, threads: usize) {
         let number = self.published.load(Ordering::Relaxed) / EPOCH + 1;
         self.published.store(number.wrapping_mul(EPOCH) + threads, Ordering::SeqCst);
@@ -272,7 +271,7 @@ impl TeamState {
     }
 }
 
-/// Runs a thread's share and keeps the first panic of the team.
+/// Runs a thread's share of a job and keeps the team's first panic.
 fn guard(state: &TeamState, share: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(share)) {
         let mut failure = state.failure.lock().unwrap_or_else(|e| e.into_inner());
@@ -303,7 +302,7 @@ fn work(state: &TeamState, thread: usize) {
     }
 }
 
-/// Waits for a job other than `seen` that has this thread; returns its number.
+/// Waits for a job other than `seen` that includes this thread; returns its number.
 fn next_job(state: &TeamState, thread: usize, seen: usize) -> usize {
     let mut number = seen;
     state.idle.wait(thread, || {
@@ -319,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_meet_and_share_work() {
+    fn a_barrier_waits_for_all_threads() {
         let mut team = Team::new(4).unwrap();
         let barrier = team.barrier();
         for _ in 0..200 {
@@ -336,12 +335,12 @@ mod tests {
     }
 
     #[test]
-    fn some_work_while_the_others_sleep_on() {
+    fn a_job_can_run_on_some_of_the_threads() {
         let mut team = Team::new(4).unwrap();
         let barrier = team.barrier();
         for iteration in 0..400 {
             let threads = [1, 3, 4, 2][iteration % 4];
-            // Long enough now and then that everyone has gone to sleep.
+            // Now and then long enough for all threads to park.
             std::thread::sleep(Duration::from_millis(if iteration % 100 == 99 { 5 } else { 0 }));
             let begin = Instant::now();
             let (here, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -352,35 +351,35 @@ mod tests {
                 assert_eq!(here.load(Ordering::Relaxed), threads);
             });
             assert_eq!(most.into_inner(), threads - 1);
-            // Who was not woken looks by himself, but late.
+            // A thread that is not woken would only start after its timeout.
             assert!(begin.elapsed() < RECHECK_JOB, "{threads} threads in iteration {iteration}");
         }
     }
 
     #[test]
-    fn who_sleeps_is_woken_by_the_bell() {
-        // Nobody looks by himself for as long as this takes.
+    fn parked_threads_are_woken() {
+        // Far longer than the test takes: no thread wakes up by itself.
         let sleep = Duration::from_secs(60);
-        let in_job = Parking::new(Duration::ZERO, Duration::ZERO, sleep);
+        let parking = Parking::new(Duration::ZERO, Duration::ZERO, sleep);
         let is_ready = AtomicBool::new(false);
         let begin = Instant::now();
         std::thread::scope(|scope| {
             for thread in 0..3 {
-                let (in_job, is_ready) = (&in_job, &is_ready);
-                scope.spawn(move || in_job.wait(thread, || is_ready.load(Ordering::SeqCst)));
+                let (parking, is_ready) = (&parking, &is_ready);
+                scope.spawn(move || parking.wait(thread, || is_ready.load(Ordering::SeqCst)));
             }
-            while in_job.count.load(Ordering::SeqCst) < 3 {
+            while parking.count.load(Ordering::SeqCst) < 3 {
                 yield_now();
             }
             is_ready.store(true, Ordering::SeqCst);
-            in_job.wake(3);
+            parking.wake(3);
         });
         assert!(begin.elapsed() < sleep / 2);
-        assert_eq!(in_job.count.load(Ordering::SeqCst), 0, "nobody is left in the list");
+        assert_eq!(parking.count.load(Ordering::SeqCst), 0, "the list is empty");
     }
 
     #[test]
-    fn who_sleeps_within_a_job_goes_on_with_it() {
+    fn threads_that_park_within_a_job_continue_it() {
         let mut team = Team::new(3).unwrap();
         let barrier = team.barrier();
         for fails in [false, true, false] {
@@ -400,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_team_lives_on() {
+    fn a_panic_reaches_the_caller_and_the_team_survives() {
         let mut team = Team::new(3).unwrap();
         let barrier = team.barrier();
         for (culprit, threads) in [(0, 3), (1, 3), (2, 3), (0, 2), (1, 2), (0, 1)] {

@@ -1,15 +1,15 @@
-//! Same bits on every instruction set and thread count, fused and unfused, before and after a snapshot;
-//! and no panic on values that are not numbers.
+//! Same bits on every instruction set and thread count, fused and unfused, before and after a snapshot; and no panic on
+//! NaN or infinity.
 
 mod build;
 
-use build::{Builder, Source, backend, hidden, row};
+use build::{Builder, Source, backend, hidden, row, run};
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_kernel::case::{Case, CaseWeight, Rng};
 use mambo_kernel::{
-    Backend, CacheLayout, Call, Elem, Epilogue, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase, Place,
-    Program, ProgramId, ReferenceBackend, Rollback, Rows, Segment, SsmDims, StateElem, StepInputs, ValueType,
-    WeightError, WeightKey, WeightPart, WeightSource, ops,
+    Backend, CacheLayout, Call, Cell, ChooseInputs, Elem, Epilogue, HiddenRows, Op, OpKind, Operand, Output,
+    PAGE_TOKENS, Phase, Place, Program, ProgramId, ReferenceBackend, Rollback, Rows, Segment, SsmDims,
+    StateElem, StepInputs, ValueType, WeightError, WeightKey, WeightPart, WeightSource, WeightUse, ops,
 };
 use mambo_tensor::DType;
 
@@ -40,7 +40,7 @@ fn run_scaled(case: &Case, isa: Isa, threads: usize, scales: &[f32]) -> Vec<u32>
         let ty = ValueType::i32(Rows::WANTED, 1);
         inputs.push(Operand { place: Place::Wanted, ..hidden(0, ty, 4) });
     }
-    if elem.is_rounded() {
+    if elem.is_private() {
         inputs[0] = build.call(Op::Quantize(elem), &inputs[..1], &[], None)[0];
     }
     let weights: Vec<&CaseWeight> = case.weights.iter().collect();
@@ -56,16 +56,21 @@ fn run_scaled(case: &Case, isa: Isa, threads: usize, scales: &[f32]) -> Vec<u32>
     }
     let all: Vec<u32> = (0..tokens as u32).collect();
     let page_list: Vec<u32> = (0..(pages * lengths.len()) as u32).rev().collect();
-    let step =
-        StepInputs { token_ids: &all, segments: &segments, pages: &page_list, wanted: &all, hidden: &values };
-    backend.run(id, &step).unwrap();
-    let mut bits = Vec::new();
-    for (i, output) in outputs.iter().enumerate() {
-        let mut rows = Vec::new();
-        backend.read_output(id, i, 0..output.rows.count(tokens, tokens), &mut rows);
-        bits.extend(rows.iter().map(|v| v.to_bits()));
-    }
-    bits
+    let choose_rows: Vec<_> = case.choose.rows.iter().flatten().cloned().collect();
+    let step = StepInputs {
+        token_ids: &all,
+        segments: &segments,
+        pages: &page_list,
+        wanted: &all,
+        hidden: HiddenRows::Given(&values),
+        choose: ChooseInputs {
+            rows: &choose_rows,
+            adjustments: &case.choose.adjustments,
+            masks: &case.choose.masks,
+        },
+        ..Default::default()
+    };
+    run(&mut backend, id, &step).into_iter().flatten().map(|v| v.to_bits()).collect()
 }
 
 fn all_cases() -> impl Iterator<Item = Case> {
@@ -78,7 +83,7 @@ fn all_cases() -> impl Iterator<Item = Case> {
 fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     for case in all_cases() {
         let want = run_case(&case, Isa::Portable, 1);
-        // Tiles sum bf16 in an order of their own.
+        // Tile registers sum bf16 products in their own order.
         let is_bf16 = case.weights.first().is_some_and(|w| w.dtype == DType::BF16);
         for isa in Isa::available() {
             let own = (isa == Isa::Amx && is_bf16).then(|| run_case(&case, isa, 2));
@@ -90,9 +95,9 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     }
 }
 
-/// Few rows are multiplied in another way than many.
+/// Few rows take a different code path than many.
 #[test]
-fn a_product_has_the_same_bits_alone_and_among_many_rows() {
+fn a_row_has_the_same_bits_alone_and_in_a_batch() {
     for case in [OpKind::Matmul, OpKind::MoeMatmul].into_iter().flat_map(ops::cases) {
         for isa in Isa::available() {
             let together = run_case(&case, isa, 2);
@@ -111,7 +116,7 @@ fn a_product_has_the_same_bits_alone_and_among_many_rows() {
 }
 
 #[test]
-fn values_that_are_not_numbers_do_not_panic() {
+fn nan_and_infinity_do_not_panic() {
     for mut case in all_cases() {
         for input in case.inputs.iter_mut().filter(|i| i.ty.elem == Elem::F32) {
             for (i, value) in input.sequences.iter_mut().flatten().enumerate() {
@@ -133,7 +138,7 @@ fn values_that_are_not_numbers_do_not_panic() {
 
 /// Powers of two, so that a scaled product is exact.
 #[test]
-fn the_scale_of_a_part_reaches_every_product() {
+fn part_scales_apply_to_products() {
     let isa = Isa::detect();
     let scaled = |bits: Vec<u32>, factor: &dyn Fn(usize) -> f32| -> Vec<u32> {
         bits.iter().enumerate().map(|(i, b)| (f32::from_bits(*b) * factor(i)).to_bits()).collect()
@@ -157,7 +162,7 @@ fn the_scale_of_a_part_reaches_every_product() {
 }
 
 #[test]
-fn the_scale_of_a_part_reaches_vectors_and_rows_of_a_table() {
+fn part_scales_apply_to_vectors_and_tables() {
     let mut backend = backend(Isa::detect(), 1);
     let table = CaseWeight::f32(&[4, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0]);
     let norm = CaseWeight::f32(&[3], &[1.0, 1.0, 1.0]);
@@ -174,14 +179,12 @@ fn the_scale_of_a_part_reaches_vectors_and_rows_of_a_table() {
         token_ids: &[3, 0, 1, 2],
         segments: &segments,
         pages: &[],
-        wanted: &[],
-        hidden: &[5.0, 5.0, 5.0],
+        hidden: HiddenRows::Given(&[5.0, 5.0, 5.0]),
+        ..Default::default()
     };
-    backend.run(id, &step).unwrap();
-    let (mut got, mut norms) = (Vec::new(), Vec::new());
-    backend.read_output(id, 0, 0..4, &mut got);
-    backend.read_output(id, 1, 0..1, &mut norms);
-    assert_eq!(got, [5.0, 5.5, 6.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 3.5, 4.0, 4.5]);
+    let outputs = run(&mut backend, id, &step);
+    let (got, norms) = (&outputs[0], &outputs[1][..3]);
+    assert_eq!(*got, [5.0, 5.5, 6.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 3.5, 4.0, 4.5]);
     assert_eq!(norms, [3.0, 3.0, 3.0]);
 }
 
@@ -209,6 +212,17 @@ impl WeightSource for Damaged<'_> {
     }
 }
 
+/// A kernel that reads weights used like this.
+fn reader(backend: &CpuBackend, usage: WeightUse) -> usize {
+    let op = match usage {
+        WeightUse::Matrix => OpKind::Matmul,
+        WeightUse::Experts => OpKind::MoeMatmul,
+        WeightUse::Table => OpKind::Embed,
+        WeightUse::Vector => OpKind::RmsNorm,
+    };
+    backend.kernels().iter().position(|row| row.op == op).expect("every op has a row")
+}
+
 #[test]
 fn a_part_that_cannot_be_read_is_an_error() {
     use mambo_kernel::WeightUse::{Experts, Matrix, Table, Vector};
@@ -217,8 +231,11 @@ fn a_part_that_cannot_be_read_is_an_error() {
         let shape: &[usize] = if usage == Experts { &[2, 2, 4] } else { &[4, 4] };
         let weight = CaseWeight::f32(shape, &vec![1.0; shape.iter().product()]);
         let key = WeightKey { name: "w".into(), usage };
-        let error =
-            backend.load_weight(&key, 0, &Damaged(Source(&weight, &[1.0, 0.5]))).unwrap_err().to_string();
+        let kernel = reader(&backend, usage);
+        let error = backend
+            .load_weight(&key, kernel, &Damaged(Source(&weight, &[1.0, 0.5])))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("`w`") && error.contains("the file is damaged"), "{error}");
     }
 }
@@ -267,18 +284,16 @@ fn step_mixer(backend: &mut CpuBackend, id: ProgramId, slot: u32, position: usiz
     let ids = vec![0; count];
     let position = position as u32;
     let segments = [Segment { slot, first_row: 0, rows: count as u32, position, first_page: 0 }];
-    let step = StepInputs { token_ids: &ids, segments: &segments, pages: &[], wanted: &[], hidden: rows };
-    backend.run(id, &step).unwrap();
-    let mut out = Vec::new();
-    backend.read_output(id, 0, 0..count, &mut out);
-    out.iter().map(|v| v.to_bits()).collect()
+    let hidden = HiddenRows::Given(rows);
+    let step = StepInputs { token_ids: &ids, segments: &segments, hidden, ..Default::default() };
+    run(backend, id, &step)[0].iter().map(|v| v.to_bits()).collect()
 }
 
 #[test]
-fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
+fn the_fused_step_matches_its_parts_and_slots_can_be_restored() {
     let width = DIMS.in_proj();
     let x = Rng(3).normals(TOKENS * width, 1.0);
-    // Five threads take the three groups apart.
+    // Five threads split the three groups.
     let cases =
         |isa| StateElem::ALL.into_iter().flat_map(move |elem| [2, 5].map(|threads| (isa, elem, threads)));
     for (isa, elem, threads) in Isa::available().into_iter().flat_map(cases) {
@@ -289,14 +304,15 @@ fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
         let mut got = step_mixer(&mut backend, parts, 1, 0, &x[..9 * width]);
         for t in 9..TOKENS {
             if t == 40 {
-                let snapshot = backend.snapshot_slot(1);
+                let (cell, mut snapshot) = (Cell::Slot { slot: 1, position: 40 }, Vec::new());
+                backend.export_cell(cell, &mut snapshot).unwrap();
                 mixer_caches(&mut backend, elem);
-                backend.restore_slot(1, &snapshot).unwrap();
+                backend.import_cell(cell, &snapshot).unwrap();
             }
             got.extend(step_mixer(&mut backend, fused, 1, t, &x[t * width..(t + 1) * width]));
         }
         assert!(got == want, "{isa} x{threads}, {}: the fused step differs", elem.name());
-        // Twenty tokens back and on again: the slot keeps the previous chunk.
+        // Roll back twenty tokens and continue: the slot keeps the previous chunk.
         let again = step_mixer(&mut backend, parts, 1, TOKENS - 20, &x[(TOKENS - 20) * width..]);
         assert!(
             again == want[(TOKENS - 20) * DIMS.inner()..],
@@ -306,7 +322,7 @@ fn the_fused_step_gives_the_bits_of_its_parts_and_slots_can_be_moved() {
     }
 }
 
-/// Runs rows of `[q | k | v]` from a position on, in pages that first get these bytes; outputs and pages after.
+/// Runs rows of `[q | k | v]` from a position on, in pages first restored from `restore`; returns outputs and pages.
 fn attend(
     backend: &mut dyn Backend,
     case: &Case,
@@ -320,7 +336,7 @@ fn attend(
     let part = |start: usize, cols: usize| hidden(start * 4, ValueType::f32(Rows::TOKENS, cols), stride);
     backend.create_caches(&CacheLayout { pages: 4, ..case.caches() }).unwrap();
     for (page, bytes) in pages.iter().zip(restore) {
-        backend.restore_page(*page as usize, bytes).unwrap();
+        backend.import_cell(Cell::Page(*page), bytes).unwrap();
     }
     let count = rows.len() * 4 / stride;
     let kernel = backend.kernels().iter().position(|k| k.op == OpKind::Attention).unwrap();
@@ -332,8 +348,10 @@ fn attend(
         label: "attend".into(),
         inputs: vec![part(0, q), part(q, kv), part(q + kv, kv)],
         outputs: vec![output],
+        rounded: None,
         weights: Vec::new(),
         cache: Some(0),
+        after: Vec::new(),
     };
     let program = Program {
         name: "attend".into(),
@@ -349,15 +367,19 @@ fn attend(
     let id = backend.compile(program).unwrap();
     let ids = vec![0; count];
     let segments = [Segment { slot: 0, first_row: 0, rows: count as u32, position, first_page: 0 }];
-    let step = StepInputs { token_ids: &ids, segments: &segments, pages, wanted: &[], hidden: rows };
-    backend.run(id, &step).unwrap();
-    let mut out = Vec::new();
-    backend.read_output(id, 0, 0..count, &mut out);
-    (out, pages.iter().map(|&p| backend.snapshot_page(p as usize)).collect())
+    let hidden = HiddenRows::Given(rows);
+    let step = StepInputs { token_ids: &ids, segments: &segments, pages, hidden, ..Default::default() };
+    let out = run(backend, id, &step).remove(0);
+    let mut exported = |page: u32| {
+        let mut bytes = Vec::new();
+        backend.export_cell(Cell::Page(page), &mut bytes).unwrap();
+        bytes
+    };
+    (out, pages.iter().map(|&page| exported(page)).collect())
 }
 
 #[test]
-fn pages_can_be_moved_and_hold_the_bytes_of_the_contract() {
+fn pages_can_be_restored_and_match_the_contract() {
     for case in ops::cases(OpKind::Attention) {
         let Op::Attention(dims) = case.op else { unreachable!() };
         let width = (dims.q_heads + 2 * dims.kv_heads) * dims.head_dim;
@@ -367,22 +389,23 @@ fn pages_can_be_moved_and_hold_the_bytes_of_the_contract() {
         let (_, snapshot) = attend(&mut cpu(), &case, (&x[..40 * width], 0), &[1, 3], &[]);
         let (got, pages) = attend(&mut cpu(), &case, (&x[40 * width..], 40), &[3, 2], &snapshot);
         assert_eq!(got, want[40 * dims.q_heads * dims.head_dim..], "{}", case.name);
-        // The plain backend stores the same bytes, and goes on from those of this one.
+        // The reference backend stores the same bytes, and can continue from this backend's.
         let mut reference = ReferenceBackend::new();
         let (_, other) = attend(&mut reference, &case, (&x[..40 * width], 0), &[1, 3], &[]);
-        assert!(other == snapshot, "{}: other bytes than the reference", case.name);
+        assert!(other == snapshot, "{}: bytes differ from the reference", case.name);
         let (_, other) = attend(&mut reference, &case, (&x[40 * width..], 40), &[3, 2], &snapshot);
-        assert!(other == pages, "{}: other bytes after a snapshot", case.name);
+        assert!(other == pages, "{}: bytes differ after a snapshot", case.name);
     }
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn bad_weights_snapshots_and_options_are_errors() {
     let mut backend = backend(Isa::detect(), 1);
     let key = |usage| WeightKey { name: "w".into(), usage };
     let load = |backend: &mut CpuBackend, usage, dtype, shape: &[usize], bytes: usize| {
         let weight = CaseWeight { dtype, shape: shape.to_vec(), bytes: vec![0; bytes] };
-        backend.load_weight(&key(usage), 0, &Source(&weight, &[1.0])).map_err(|e| e.to_string())
+        let kernel = reader(backend, usage);
+        backend.load_weight(&key(usage), kernel, &Source(&weight, &[1.0])).map_err(|e| e.to_string())
     };
     use mambo_kernel::WeightUse::{Experts, Matrix, Table};
     let error = load(&mut backend, Matrix, DType::I64, &[4, 32], 1024).unwrap_err();
@@ -392,7 +415,7 @@ fn what_does_not_fit_is_an_error() {
     assert!(load(&mut backend, Matrix, DType::F32, &[4, 32], 500).is_err());
     assert!(load(&mut backend, Experts, DType::F32, &[2, 4, 32], 512).unwrap_err().contains("missing"));
     assert!(load(&mut backend, Table, DType::F32, &[4, 32], 600).is_err());
-    assert!(backend.restore_slot(0, &[0.0]).is_err());
+    assert!(backend.import_cell(Cell::Slot { slot: 0, position: 0 }, &[0; 4]).is_err());
     if let Some(isa) = [Isa::Avx2, Isa::Avx512].into_iter().find(|i| !Isa::available().contains(i)) {
         assert!(CpuBackend::new(CpuOptions { threads: 1, isa: Some(isa), every_thread: true }).is_err());
     }

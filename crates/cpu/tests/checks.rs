@@ -1,11 +1,11 @@
-//! A program or step that breaks what kernels rely on is refused before a kernel runs.
+//! A program or step that violates what kernels rely on is rejected before a kernel runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_kernel::{
-    AttentionDims, Backend, CacheLayout, Call, Elem, Op, OpKind, Operand, Phase, Place, Program, ProgramId,
-    Rows, Segment, StepInputs,
+    AttentionDims, Backend, CacheLayout, Call, Elem, HiddenRows, Op, OpKind, Operand, Phase, Place, Program,
+    ProgramId, Rows, Segment, StepInputs,
 };
 
 const DIMS: AttentionDims = AttentionDims { q_heads: 2, kv_heads: 1, head_dim: 16 };
@@ -36,8 +36,10 @@ fn compile(change: impl FnOnce(&mut Program)) -> (CpuBackend, ProgramId) {
                 operand(Place::Hidden(0), 16),
             ],
             outputs: vec![operand(Place::Arena(0), 32)],
+            rounded: None,
             weights: Vec::new(),
             cache: Some(0),
+            after: Vec::new(),
         }],
         weights: Vec::new(),
         outputs: Vec::new(),
@@ -55,7 +57,7 @@ fn message(what: impl FnOnce()) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default()
 }
 
-/// Two sequences: 33 rows from the start of the first, 2 rows across a page's edge of the second.
+/// Two sequences: 33 rows from the start of the first, 2 rows across a page boundary of the second.
 const SEGMENTS: [Segment; 2] = [
     Segment { slot: 0, first_row: 0, rows: 33, position: 0, first_page: 0 },
     Segment { slot: 1, first_row: 33, rows: 2, position: 30, first_page: 2 },
@@ -65,12 +67,13 @@ fn run(segments: &[Segment], pages: &[u32], wanted: &[u32], hidden: usize) -> St
     let (mut backend, id) = compile(|_| {});
     let hidden = vec![0.5; hidden];
     let tokens = [0; 35];
-    let step = StepInputs { token_ids: &tokens, segments, pages, wanted, hidden: &hidden };
-    message(|| backend.run(id, &step).unwrap())
+    let hidden = HiddenRows::Given(&hidden);
+    let step = StepInputs { token_ids: &tokens, segments, pages, wanted, hidden, ..Default::default() };
+    message(|| drop(backend.submit(id, &step).unwrap()))
 }
 
 #[test]
-fn steps_that_do_not_fit_are_refused() {
+fn invalid_steps_are_rejected() {
     let hidden = 35 * 32;
     let [first, second] = SEGMENTS;
     let case = |segments: &[Segment], pages: &[u32], wanted: &[u32], hidden, want: &str| {
@@ -91,14 +94,14 @@ fn steps_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn programs_that_do_not_fit_are_refused() {
+fn invalid_programs_are_rejected() {
     let case = |change: fn(&mut Program), want: &str| {
         let got = message(|| drop(compile(change)));
         assert!(got.contains(want), "{want:?}, got {got:?}");
     };
     case(|_| {}, "no panic");
     case(|p| p.arena_bytes -= 4, "beyond the arena");
-    case(|p| p.calls[0].inputs[1].elem = Elem::Q8, "input");
+    case(|p| p.calls[0].inputs[1].elem = Elem::I32, "input");
     case(|p| p.calls[0].inputs[2].cols = 12, "attention");
     case(|p| p.calls[0].outputs[0].stride_bytes = 64, "overlap");
     case(|p| p.calls[0].inputs[0].place = Place::Arena(0), "touches");

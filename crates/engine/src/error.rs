@@ -14,7 +14,7 @@ pub enum EngineError {
     EmptyPrompt,
     /// The prompt does not fit.
     #[error(
-        "the prompt has {tokens} tokens but the context holds {context}; shorten it or raise --context (this model was trained on {trained})"
+        "the prompt has {tokens} tokens but the context holds {context}; shorten it or raise the context length (this model was trained on {trained})"
     )]
     PromptTooLong {
         /// Tokens in the prompt.
@@ -26,7 +26,7 @@ pub enum EngineError {
     },
     /// The prompt fills the context to the last position.
     #[error(
-        "the prompt fills the context of {context} tokens and leaves no room for an answer; shorten it or raise --context"
+        "the prompt fills the context of {context} tokens and leaves no room for an answer; shorten it or raise the context length"
     )]
     NoRoom {
         /// Positions available.
@@ -67,7 +67,7 @@ pub enum EngineError {
     },
     /// What the model needs is more than there is.
     #[error(
-        "the model needs {need} of memory ({parts}) but {available}; use a smaller quantisation, a shorter --context or fewer sequences"
+        "the model needs {need} of memory ({parts}) but {available}; use a smaller quantisation, a shorter context or fewer sequences"
     )]
     DoesNotFit {
         /// Total.

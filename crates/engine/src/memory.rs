@@ -37,9 +37,9 @@ pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout 
         kv_types: config.kv_types,
         kv_scales: Vec::new(),
         // A snapshot holds pages like a sequence does, the last of them for itself.
-        pages: config.max_sequences * config.context_tokens.div_ceil(PAGE_TOKENS)
-            + config.snapshots.tokens.div_ceil(PAGE_TOKENS)
-            + config.snapshots.count,
+        pages: (config.max_sequences * config.context_tokens.div_ceil(PAGE_TOKENS))
+            .saturating_add(config.snapshots.tokens.div_ceil(PAGE_TOKENS))
+            .saturating_add(config.snapshots.count),
         state_layers: graphs.trunk.state_layers.clone(),
         state_elem: config.state_elem,
         slots: config.max_sequences,

@@ -18,7 +18,7 @@ use serde_json::json;
 fn logits(path: &Path, on: On, ids: &[u32]) -> Vec<f32> {
     let mut logits = Vec::new();
     let mut keep = |rows: mambo_engine::ScoredRows| logits.extend_from_slice(rows.logits);
-    let options = ScoreOptions { chunk: 64, companions: 0 };
+    let options = ScoreOptions { chunk: 64, companions: 0, ..Default::default() };
     load_folder(path, on, Setup::default()).score(ids, options, &mut keep).expect("the text fits");
     logits
 }
@@ -98,10 +98,10 @@ fn fp8_with_a_scale_for_each_row_runs() {
     let same = stored.write("run-fp8-same");
     let golden = loaded::quantized_folder("modelopt-fp8");
     let file = Checkpoint::open(&golden.join("expected.safetensors")).unwrap();
-    let ids = file.bytes(file.tensor("input_ids").unwrap());
+    let ids = file.read(file.tensor("input_ids").unwrap()).unwrap();
     let ids: Vec<u32> =
         ids.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect();
-    let want = file.bytes(file.tensor("logits").unwrap());
+    let want = file.read(file.tensor("logits").unwrap()).unwrap();
     let want = want.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
     for on in On::all() {
         let off =

@@ -1,4 +1,4 @@
-//! What can be wrong with a graph; every message names the place and the remedy.
+//! What can be wrong with a graph; every message names the node or line and the remedy.
 
 /// A rule of the graph that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,7 +82,7 @@ pub enum GraphError {
         /// What is wrong and what to do.
         problem: String,
     },
-    /// A name, label or declaration that cannot stand in a graph.
+    /// A name, label or declaration that is not allowed in a graph.
     #[error("{what} `{name}` {problem}")]
     Name {
         /// What is named.

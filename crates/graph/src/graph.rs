@@ -1,4 +1,4 @@
-//! The data structure itself: nodes over numbered values. Knows no rule a graph must obey; those stand
+//! The data structure itself: nodes over numbered values. Knows no rule a graph must obey; those are
 //! in `infer` and `verify`.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! A graph that also shows what its products read: the raw material of importance matrices. Knows no backend.
+//! A graph that also outputs what its matrix products read, for importance matrices. Knows no backend.
 
 use mambo_kernel::Op;
 

@@ -2,7 +2,7 @@
 
 use mambo_kernel::{AttentionDims, Epilogue, Op, OpKind, RouteDims, SsmDims};
 
-/// The cache layer a node names; its sizes need no second mention beside it.
+/// The cache layer a node names; its sizes are not repeated beside it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Layer {
     None,
@@ -10,7 +10,7 @@ pub(crate) enum Layer {
     State(SsmDims),
 }
 
-/// The op's parameters as ` key=value` words; sizes that the layer tells are left out.
+/// The op's parameters as ` key=value` words; sizes that the layer gives are left out.
 pub(crate) fn parameters(op: &Op, layer: Layer) -> String {
     match op {
         Op::RmsNorm { eps } => format!(" eps={eps:?}"),

@@ -7,7 +7,7 @@ use mambo_kernel::{CacheKind, ValueType};
 use crate::graph::{Graph, Node, ValueId};
 use crate::op_text::{Layer, attention_sizes, parameters, ssm_sizes};
 
-/// Column at which labels stand, so that they read as one column beside most nodes.
+/// Column at which labels start, so that they line up beside most nodes.
 const LABEL_COLUMN: usize = 72;
 
 impl fmt::Display for Graph {

@@ -70,7 +70,7 @@ impl CacheLayout {
 
     /// Bytes of the whole page pool.
     pub fn kv_bytes(&self) -> usize {
-        self.kv_bytes_per_token() * PAGE_TOKENS * self.pages
+        (self.kv_bytes_per_token() * PAGE_TOKENS).saturating_mul(self.pages)
     }
 
     /// The scales of an attention layer.

@@ -40,7 +40,7 @@ impl fmt::Debug for PrivateElem {
 
 impl PartialEq for PrivateElem {
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
+        std::ptr::eq(self, other) || self.name == other.name
     }
 }
 

@@ -105,8 +105,8 @@ impl BoundWeight<'_> {
 
     /// Bytes it takes in the files, scales included.
     pub fn stored_bytes(&self) -> u64 {
-        let factors: usize = self.factor_tensors.iter().map(|tensor| tensor.byte_len()).sum();
-        factors as u64 + self.spans().map(|span| span.range.len() as u64).sum::<u64>()
+        let factors: u64 = self.factor_tensors.iter().map(|tensor| tensor.byte_len()).sum();
+        factors + self.spans().map(|span| span.range.end - span.range.start).sum::<u64>()
     }
 
     /// All parts, decoded to f32 and with their factors.
@@ -151,36 +151,37 @@ impl BoundWeight<'_> {
     /// One part in the weight's type, with its factors.
     fn read(&self, index: usize) -> Result<WeightPart<'_>, ModelError> {
         let part = &self.parts[index];
-        let beside: Vec<&[u8]> = part.beside.iter().map(|span| self.bytes(span)).collect();
+        let beside = part.beside.iter().map(|span| self.bytes(span)).collect::<Result<Vec<_>, _>>()?;
+        let beside: Vec<&[u8]> = beside.iter().map(|bytes| &**bytes).collect();
         let bytes = part
             .form
-            .apply(part.codes.tensor.dtype, self.bytes(&part.codes), &beside)
+            .apply(part.codes.tensor.dtype, self.bytes(&part.codes)?, &beside)
             .map_err(|bad| self.bad_scale(&part.beside[0], bad))?;
         let bytes = match part.dtype == self.dtype {
             true => bytes,
             false => Cow::Owned(storage::widen(part.dtype, &bytes, self.dtype)),
         };
-        Ok(WeightPart { bytes, row_scales: self.row_scales(part) })
+        Ok(WeightPart { bytes, row_scales: self.row_scales(part)? })
     }
 
-    fn row_scales<'a>(&'a self, part: &'a StoredPart) -> Cow<'a, [f32]> {
+    fn row_scales<'a>(&'a self, part: &'a StoredPart) -> Result<Cow<'a, [f32]>, ModelError> {
         let Some(span) = &part.row_scales else {
-            return match part.factor == 1.0 {
+            return Ok(match part.factor == 1.0 {
                 true => Cow::Borrowed(&[]),
                 false => Cow::Borrowed(std::slice::from_ref(&part.factor)),
-            };
+            });
         };
-        let dtype = span.tensor.dtype;
-        let mut scales = vec![0.0; span.range.len() / dtype.block_bytes()];
-        decode_row(dtype, self.bytes(span), &mut scales).expect("the scales are plain floats");
+        let (dtype, bytes) = (span.tensor.dtype, self.bytes(span)?);
+        let mut scales = vec![0.0; bytes.len() / dtype.block_bytes()];
+        decode_row(dtype, &bytes, &mut scales).expect("the scales are plain floats");
         scales.iter_mut().for_each(|scale| *scale *= part.factor);
-        Cow::Owned(scales)
+        Ok(Cow::Owned(scales))
     }
 
     /// The failure of a scale among those of one part.
     fn bad_scale(&self, span: &Span, bad: BadScale) -> ModelError {
         // A scale is a byte in every form that looks for bad ones.
-        let position = span.range.start + bad.position;
+        let position = span.range.start + bad.position as u64;
         ModelError::BadScale {
             file: self.checkpoint.source().to_owned(),
             tensor: span.tensor.name.clone(),
@@ -192,8 +193,8 @@ impl BoundWeight<'_> {
         self.parts.iter().flat_map(spans)
     }
 
-    fn bytes(&self, span: &Span) -> &[u8] {
-        &self.checkpoint.bytes(span.tensor)[span.range.clone()]
+    fn bytes(&self, span: &Span) -> Result<Cow<'_, [u8]>, ModelError> {
+        Ok(self.checkpoint.read_range(span.tensor, span.range.clone())?)
     }
 
     fn cols(&self) -> usize {
@@ -238,14 +239,18 @@ impl WeightSource for BoundWeight<'_> {
 
     fn digest(&self) -> u64 {
         const PARTS: usize = 8;
-        const BYTES: usize = 256;
+        const BYTES: u64 = 256;
         let mut digest = Digest::default();
         let count = self.parts.len().min(PARTS);
         for part in (0..count).map(|i| &self.parts[i * self.parts.len() / count]) {
-            let codes = self.bytes(&part.codes);
-            let last = codes.len().saturating_sub(BYTES);
-            for start in [0, last / 2, last] {
-                digest.write(&codes[start..codes.len().min(start + BYTES)]);
+            let Span { tensor, range } = &part.codes;
+            let last = range.end.saturating_sub(BYTES).max(range.start);
+            for start in [range.start, range.start.midpoint(last), last] {
+                let sample = start..range.end.min(start + BYTES);
+                // What cannot be read fails when the weight is loaded; here it only adds nothing.
+                if let Ok(bytes) = self.checkpoint.read_range(tensor, sample) {
+                    digest.write(&bytes);
+                }
             }
             digest.write(&part.factor.to_le_bytes());
         }

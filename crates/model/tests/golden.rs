@@ -2,18 +2,12 @@
 
 mod common;
 
-use std::fmt::Write;
-
-use common::{FIXTURES, fixture, models, read};
+use common::folded::folded;
+use common::{FIXTURES, fixture, fixture_file, models};
 use expect_test::expect_file;
 use mambo_checkpoint::parse_json;
 use mambo_graph::Graph;
 use mambo_model::{BuildOptions, ModelSpec, PRESETS, Preset};
-
-/// FNV-1a: short, stable, and enough to notice a change.
-fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
-}
 
 fn graphs(spec: &ModelSpec) -> Vec<Graph> {
     let mut graphs = vec![spec.trunk_graph(BuildOptions { hidden: spec.mtp.is_some() }).unwrap()];
@@ -22,15 +16,7 @@ fn graphs(spec: &ModelSpec) -> Vec<Graph> {
 }
 
 fn outline(spec: &ModelSpec) -> String {
-    let mut text = spec.to_string();
-    for graph in graphs(spec) {
-        let printed = graph.to_string();
-        let (nodes, weights, lines) = (graph.nodes.len(), graph.weights.len(), printed.lines().count());
-        let (name, digest) = (&graph.name, digest(&printed));
-        writeln!(text, "graph       {name}: {nodes} nodes, {weights} weights, {lines} lines, {digest:016x}")
-            .unwrap();
-    }
-    text
+    graphs(spec).iter().map(folded).fold(spec.to_string(), |text, graph| text + &graph)
 }
 
 #[test]
@@ -164,7 +150,7 @@ fn printed_graphs_parse_back() {
 #[test]
 fn stop_tokens_are_the_union() {
     let config = common::fixture_config("tiny-hybrid");
-    let generation = parse_json(&read("fixtures/tiny-hybrid.generation.json")).unwrap();
+    let generation = parse_json(&fixture_file("tiny-hybrid", "generation_config.json")).unwrap();
     let spec = ModelSpec::from_config("config.json", &config, Some(&generation)).unwrap();
     assert_eq!(spec.stop_tokens, [2, 11]);
     assert_eq!((spec.bos, spec.context), (Some(1), Some(4096)));

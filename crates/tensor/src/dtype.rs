@@ -175,7 +175,7 @@ impl DType {
         self.row().block_bytes
     }
 
-    /// Bytes of a row of `elems` values; `None` when that is no whole number of blocks, or overflows.
+    /// Bytes of a row of `elems` values; `None` if that is not a whole number of blocks or overflows.
     pub fn row_bytes(self, elems: usize) -> Option<usize> {
         let row = self.row();
         if !elems.is_multiple_of(row.block_elems) {
@@ -194,7 +194,7 @@ impl DType {
         self.row().encode.is_some()
     }
 
-    /// Number of the type in GGUF files; `None` for types GGUF has not.
+    /// Number of the type in GGUF files; `None` for types that GGUF lacks.
     pub fn ggml_id(self) -> Option<u32> {
         self.row().ggml_id
     }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn row_bytes_wants_whole_blocks() {
+    fn row_bytes_requires_whole_blocks() {
         assert_eq!(DType::Q4_0.row_bytes(64), Some(36));
         assert_eq!(DType::Q4_0.row_bytes(65), None);
         assert_eq!(DType::Q6K.row_bytes(0), Some(0));

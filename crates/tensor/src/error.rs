@@ -47,7 +47,7 @@ pub enum TensorError {
         /// The value.
         value: f32,
     },
-    /// Not one weight per value.
+    /// The number of importance weights differs from that of the values.
     #[error("a row of {elems} values was given {weights} importance weights")]
     ImportanceLength {
         /// Values in the row.
@@ -55,7 +55,7 @@ pub enum TensorError {
         /// Weights given.
         weights: usize,
     },
-    /// A weight that cannot weigh an error.
+    /// A negative or non-finite importance weight.
     #[error("importance weight {index} of the row is {value}; it must be finite and not negative")]
     BadImportance {
         /// Position in the row.

@@ -1,6 +1,6 @@
 //! Element types, shapes and quantised block formats: what a stored tensor's bytes mean.
 //!
-//! This crate knows single rows of numbers. It must not know files, tensor names, models or devices.
+//! This crate handles single rows of numbers. It must not know about files, tensor names, models or devices.
 
 mod blocks;
 mod dtype;

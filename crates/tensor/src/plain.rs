@@ -1,4 +1,4 @@
-//! Types that store each value by itself: floats, 8-bit floats, integers. All little-endian.
+//! Types that store each value separately: floats, 8-bit floats, integers. All little-endian.
 
 use half::{bf16, f16};
 
@@ -100,7 +100,7 @@ pub(crate) fn encode_f8_e4m3(
 /// Largest f8 (e4m3); it has no infinity.
 pub const F8_E4M3_MAX: f32 = 448.0;
 
-/// The f8 (e4m3) nearest to a value, ties to even; nothing for values beyond the largest.
+/// The f8 (e4m3) nearest to a value, ties to even; `None` for values beyond the largest.
 pub fn f8_e4m3(value: f32) -> Option<u8> {
     const SMALLEST_NORMAL: f32 = 1.0 / 64.0;
     const STEP_BELOW: f32 = 1.0 / 512.0;
@@ -114,7 +114,7 @@ pub fn f8_e4m3(value: f32) -> Option<u8> {
     if magnitude < SMALLEST_NORMAL {
         return Some(sign | (magnitude / STEP_BELOW).round_ties_even() as u8);
     }
-    // Exponent and mantissa stand side by side, so that rounding the one carries into the other.
+    // Exponent and mantissa are adjacent, so rounding the mantissa carries into the exponent.
     let bits = magnitude.to_bits();
     let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
     let code = rounded - ((127 - 7) << 3);

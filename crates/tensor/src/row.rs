@@ -21,7 +21,7 @@ pub fn decode_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Ten
     Ok(())
 }
 
-/// Narrows or quantises a row of f32, all values counting alike.
+/// Narrows or quantises a row of f32, with equal weight for all values.
 ///
 /// Float types round to nearest even and keep NaN and infinities; a finite value that would become infinite
 /// is an error. Block formats refuse values that are not finite, and search scales for the least squared
@@ -31,8 +31,8 @@ pub fn encode_row(dtype: DType, values: &[f32], out: &mut [u8]) -> Result<(), Te
 }
 
 /// Like [`encode_row`], but block formats search for the least *weighted* squared error: `importance` holds
-/// a weight of at least zero per value. Only the weights' ratios inside a block matter, and a block whose
-/// weights are all zero counts its values alike. Other types ignore the weights.
+/// a weight of at least zero per value. Only the weights' ratios inside a block matter, and in a block
+/// whose weights are all zero, all values count equally. Other types ignore the weights.
 pub fn encode_row_weighted(
     dtype: DType,
     values: &[f32],

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::TensorError;
 
-/// Most dimensions a [`Shape`] holds.
+/// Maximum dimensions of a [`Shape`].
 pub const MAX_RANK: usize = 8;
 
 /// Dimensions, outermost first; the last one is contiguous in memory.
@@ -22,7 +22,7 @@ impl Shape {
         if dims.len() > MAX_RANK {
             return Err(TensorError::Rank(dims.len()));
         }
-        // Zeros are skipped so that a prefix product never overflows unnoticed behind them.
+        // Zeros are skipped so that they cannot hide an overflow of the other dimensions.
         let product = dims.iter().filter(|&&d| d != 0).try_fold(1usize, |n, &d| n.checked_mul(d));
         if product.is_none() {
             return Err(TensorError::TooManyElements(dims.to_vec()));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_cannot_count() {
+    fn rejects_shapes_that_overflow() {
         assert_eq!(Shape::new(&[1; 9]), Err(TensorError::Rank(9)));
         assert!(Shape::new(&[usize::MAX, 2]).is_err());
         assert!(Shape::new(&[0, usize::MAX, 2]).is_err(), "a zero does not hide an overflow");

@@ -1,4 +1,4 @@
-//! Block formats against golden blocks, and against bytes that mean nothing.
+//! Decoding of golden blocks and of arbitrary bytes.
 
 mod rounding;
 

@@ -1,4 +1,4 @@
-//! The encoders: never worse than plain rounding, the same bytes for the same values, weights obeyed.
+//! The encoders: never worse than plain rounding, the same bytes for the same values, weights respected.
 
 mod rounding;
 
@@ -37,7 +37,7 @@ fn rmse(a: &[f32], b: &[f32]) -> f64 {
     (weighted_error(a, b, &vec![1.0; a.len()]) / a.len() as f64).sqrt()
 }
 
-/// Error of golden values encoded again, as a part of their size; error of noise, as a part of sigma.
+/// Error bounds: of golden values encoded again, relative to their RMS; of noise, relative to sigma.
 fn bounds(dtype: DType) -> (f64, f64) {
     match dtype {
         DType::Q4_0 => (1e-5, 0.10),
@@ -68,11 +68,11 @@ fn golden_values_survive_encoding() {
         for row in tensor.data().as_chunks::<1024>().0 {
             let values: Vec<f32> = row.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
             let size = rmse(&values, &vec![0.0; values.len()]);
-            // The scale 0xff, which a reader takes for 480, is none that a writer should use.
+            // Readers decode the scale 0xff as 480, but a writer should not use it.
             if dtype == DType::NVFP4 && values.iter().any(|v| v.abs() > 6.0 * 448.0) {
                 continue;
             }
-            // Values that lie on a grid already should be found again, or nearly.
+            // Values that already lie on a grid should be reproduced, or nearly.
             let error = rmse(&values, &round_trip(dtype, &values));
             assert!(error <= bound * size, "{dtype}: {error} of {size}");
         }
@@ -150,7 +150,7 @@ fn the_same_values_give_the_same_bytes() {
         assert_eq!(
             bytes(0, &values),
             [bytes(0, first), bytes(0, second)].concat(),
-            "{dtype}: blocks are alone"
+            "{dtype}: blocks are independent"
         );
     }
 }
@@ -169,7 +169,7 @@ fn what_cannot_be_stored_is_an_error() {
         values[100] = 1e20;
         let result = encode_row(dtype, &values, &mut out);
         if dtype == DType::MXFP4 {
-            assert_eq!(result, Ok(()), "its scale reaches as far as f32");
+            assert_eq!(result, Ok(()), "its scale covers the range of f32");
         } else {
             assert_eq!(result, Err(TensorError::OutOfRange { dtype, index: 100, value: 1e20 }));
         }
@@ -195,7 +195,7 @@ fn equal_weights_change_nothing() {
 }
 
 #[test]
-fn weights_are_obeyed() {
+fn weights_are_respected() {
     let mut noise = Noise(19);
     for dtype in encoded() {
         let (mut ours, mut even) = (0.0, 0.0);

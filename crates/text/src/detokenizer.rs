@@ -6,12 +6,12 @@ use crate::tokenizer::Tokenizer;
 /// What becomes of special tokens in the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Specials {
-    /// All are written out.
+    /// All appear as text.
     Show,
-    /// None are.
+    /// None appear.
     #[default]
     Hide,
-    /// Only these are: the tags an output parser looks for.
+    /// Only these appear: the tags an output parser looks for.
     HideExcept(Vec<u32>),
 }
 
@@ -30,8 +30,8 @@ impl Detokenizer {
         Self { tokenizer: tokenizer.clone(), specials, pending: Vec::new() }
     }
 
-    /// A stream that hides special tokens except the given texts, such as `<think>`; texts that are no
-    /// single token need no exception.
+    /// A stream that hides special tokens except the given texts, such as `<think>`; texts that are
+    /// not a single token need no exception.
     pub fn keeping(tokenizer: &Tokenizer, tags: &[&str]) -> Self {
         let ids = tags.iter().filter_map(|tag| tokenizer.id_of(tag)).collect();
         Self::new(tokenizer, Specials::HideExcept(ids))
@@ -48,7 +48,7 @@ impl Detokenizer {
         text
     }
 
-    /// The rest: U+FFFD if the stream ended inside a character. The detokenizer is then as new.
+    /// The rest: U+FFFD if the stream ended inside a character. The detokenizer can then be used again.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.pending).into_owned();
         self.pending.clear();

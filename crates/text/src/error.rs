@@ -5,7 +5,7 @@
 pub type Result<T> = std::result::Result<T, TextError>;
 
 /// A model file or a chat request that cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum TextError {
     /// `tokenizer.json` does not parse or contradicts itself.
     #[error("tokenizer.json: {detail}; fetch the file again or export it anew")]
@@ -40,15 +40,15 @@ pub enum TextError {
     UnsupportedGguf {
         /// The metadata key.
         key: &'static str,
-        /// The value met.
+        /// The value found.
         value: String,
         /// The values that would work.
         supported: String,
     },
     /// The model came without a chat template.
     #[error(
-        "{origin} has no chat template: complete plain text instead (`--raw`), or put a chat_template.jinja \
-         beside the model"
+        "{origin} has no chat template: complete plain text instead, or put a chat_template.jinja beside the \
+         model"
     )]
     NoTemplate {
         /// The model or file that was searched.

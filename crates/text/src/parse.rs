@@ -3,13 +3,13 @@
 //!
 //! The rules, which hold for any cut of the text into pieces:
 //!
-//! - A thought ends at `</think>`, or at a tool call when the model forgets the tag. Newlines around it
-//!   belong to nobody.
+//! - Reasoning ends at `</think>`, or at a tool call when the model forgets the tag. Newlines around it
+//!   are dropped.
 //! - Text that looks like the start of a call is held until the call is complete. A call that turns out
 //!   broken or unfinished is given back as content, character by character: no text is lost but the tags
 //!   themselves.
 //! - A tag that is only mentioned (`<tool_call>` not followed by a call, `<think>` inside an answer) is text.
-//! - A `</think>` without a thought is dropped.
+//! - A `</think>` without reasoning before it is dropped.
 //!
 //! ```
 //! use mambo_text::{Event, OutputParser, OutputStyle, ParseOptions};
@@ -30,13 +30,13 @@ use serde_json::Value;
 
 use call::{Body, Opening};
 use schema::Tools;
-pub use style::{CallTags, OutputStyle, ThoughtStart};
+pub use style::{CallTags, OutputStyle, ReasoningStart};
 use tags::{THINK_CLOSE, THINK_OPEN};
 
 /// A piece of the answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// More of the thought.
+    /// More of the reasoning.
     Reasoning(String),
     /// More of the answer.
     Content(String),
@@ -52,14 +52,14 @@ pub enum Event {
 /// What a caller may choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParseOptions {
-    /// If the model said nothing outside its thought, the thought is given as content as well.
+    /// If the model said nothing outside its reasoning, the reasoning is given as content as well.
     pub force_nonempty_content: bool,
 }
 
 /// A whole answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// The thought.
+    /// The reasoning.
     pub reasoning: String,
     /// The text for the reader.
     pub content: String,
@@ -69,7 +69,7 @@ pub struct Answer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Thought,
+    Reasoning,
     Content,
     /// Inside a call: whitespace of this many bytes, then the opening tag, start the buffer.
     Call {
@@ -93,9 +93,9 @@ pub struct OutputParser {
     /// Some content or a call was given out.
     answered: bool,
     called: bool,
-    thought_begun: bool,
-    /// The thought so far, kept only for `force_nonempty_content`.
-    thought: String,
+    reasoning_begun: bool,
+    /// The reasoning so far, kept only for `force_nonempty_content`.
+    reasoning: String,
     events: Vec<Event>,
 }
 
@@ -103,19 +103,19 @@ impl OutputParser {
     /// A parser for one answer in `style`; `tools` are those of the request, whose schemas give the
     /// arguments their types.
     pub fn new(style: OutputStyle, tools: &[Value], options: ParseOptions) -> Self {
-        let in_thought = style.thought == Some(ThoughtStart::Open);
+        let in_reasoning = style.reasoning == Some(ReasoningStart::Open);
         Self {
             style,
             tools: Tools::new(tools),
             options,
-            state: if in_thought { State::Thought } else { State::Content },
+            state: if in_reasoning { State::Reasoning } else { State::Content },
             buffer: String::new(),
             searched_bytes: 0,
-            fresh: in_thought,
+            fresh: in_reasoning,
             answered: false,
             called: false,
-            thought_begun: false,
-            thought: String::new(),
+            reasoning_begun: false,
+            reasoning: String::new(),
             events: Vec::new(),
         }
     }
@@ -130,15 +130,15 @@ impl OutputParser {
     /// The end of the answer: returns the rest. The parser is not to be used again.
     pub fn finish(&mut self) -> Vec<Event> {
         while self.advance(true) {}
-        if self.options.force_nonempty_content && !self.answered && !self.thought.is_empty() {
-            let thought = std::mem::take(&mut self.thought);
-            self.events.push(Event::Content(thought));
+        if self.options.force_nonempty_content && !self.answered && !self.reasoning.is_empty() {
+            let reasoning = std::mem::take(&mut self.reasoning);
+            self.events.push(Event::Content(reasoning));
         }
         Event::merge(std::mem::take(&mut self.events))
     }
 
-    /// Parses an answer that is already complete. Under `force_nonempty_content` a thought that became the
-    /// content is no longer reasoning.
+    /// Parses an answer that is already complete. Under `force_nonempty_content` reasoning that became the
+    /// content is no longer counted as reasoning.
     pub fn parse_whole(mut self, text: &str) -> Answer {
         let mut events = self.push(text);
         let moves = self.options.force_nonempty_content;
@@ -161,7 +161,7 @@ impl OutputParser {
     fn advance(&mut self, at_end: bool) -> bool {
         match self.state {
             State::Call { lead_bytes } => self.advance_call(lead_bytes, at_end),
-            State::Thought | State::Content => self.advance_text(at_end),
+            State::Reasoning | State::Content => self.advance_text(at_end),
         }
     }
 
@@ -178,13 +178,13 @@ impl OutputParser {
         };
         let after = at + tag.len();
         match (self.state, tag) {
-            (State::Thought, THINK_CLOSE) => {
+            (State::Reasoning, THINK_CLOSE) => {
                 self.give(at, true);
                 self.skip(tag);
                 self.state = State::Content;
                 self.fresh = true;
             }
-            (State::Thought, THINK_OPEN) if !self.thought_begun && tags::is_blank(&self.buffer[..at]) => {
+            (State::Reasoning, THINK_OPEN) if !self.reasoning_begun && tags::is_blank(&self.buffer[..at]) => {
                 self.buffer.drain(..after);
                 self.fresh = true;
             }
@@ -198,7 +198,7 @@ impl OutputParser {
             }
             (_, THINK_OPEN) if self.opens_late(at) => {
                 self.buffer.drain(..after);
-                self.state = State::Thought;
+                self.state = State::Reasoning;
                 self.fresh = true;
             }
             (_, THINK_OPEN) => self.give(after, false),
@@ -221,10 +221,10 @@ impl OutputParser {
         true
     }
 
-    /// Whether a `<think>` in content opens the thought after all: the first thing the model says.
+    /// Whether a `<think>` in content opens the reasoning after all: the first thing the model says.
     fn opens_late(&self, at: usize) -> bool {
         self.state == State::Content
-            && self.style.thought == Some(ThoughtStart::Unknown)
+            && self.style.reasoning == Some(ReasoningStart::Unknown)
             && !self.answered
             && tags::is_blank(&self.buffer[..at])
     }
@@ -286,10 +286,10 @@ impl OutputParser {
         if text.is_empty() {
             return;
         }
-        if self.state == State::Thought {
-            self.thought_begun = true;
+        if self.state == State::Reasoning {
+            self.reasoning_begun = true;
             if self.options.force_nonempty_content {
-                self.thought.push_str(&text);
+                self.reasoning.push_str(&text);
             }
             self.events.push(Event::Reasoning(text));
         } else {

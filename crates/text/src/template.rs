@@ -7,8 +7,6 @@ mod methods;
 mod tojson;
 mod value;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as JinjaValue;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind};
@@ -36,7 +34,7 @@ pub struct ChatRequest {
     pub add_generation_prompt: bool,
     /// Further template variables, such as `truncate_history_thinking` or `low_effort`.
     pub kwargs: Map<String, Value>,
-    /// The time `strftime_now` tells, in seconds since 1970 (UTC); `None` asks the system clock.
+    /// The time `strftime_now` tells, in seconds since 1970 (UTC); `None` asks the template's clock.
     pub now_unix_s: Option<i64>,
 }
 
@@ -60,6 +58,7 @@ pub struct ChatTemplate {
     name: String,
     source: String,
     tokens: Vec<(&'static str, String)>,
+    clock: Option<fn() -> i64>,
 }
 
 impl ChatTemplate {
@@ -85,7 +84,13 @@ impl ChatTemplate {
             line: error.line().unwrap_or(1),
             detail: describe(&error),
         })?;
-        Ok(Self { environment, name: name.to_owned(), source: source.to_owned(), tokens: Vec::new() })
+        Ok(Self {
+            environment,
+            name: name.to_owned(),
+            source: source.to_owned(),
+            tokens: Vec::new(),
+            clock: None,
+        })
     }
 
     /// Compiles the template a model may or may not have; `origin` is the model, for the error.
@@ -103,6 +108,13 @@ impl ChatTemplate {
         self
     }
 
+    /// Gives the template a clock: seconds since 1970 (UTC), for requests that do not set the time themselves.
+    /// Without a time a template has no `strftime_now`.
+    pub fn with_clock(mut self, clock: fn() -> i64) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
     /// The template's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -116,16 +128,15 @@ impl ChatTemplate {
     /// The prompt for `request`. It carries its special tokens as text: encode it without adding more.
     pub fn render(&self, request: &ChatRequest) -> Result<String> {
         let messages = messages::normalise(&request.messages)?;
-        let now_unix_s = request.now_unix_s.unwrap_or_else(system_time_unix_s);
         let mut variables: Vec<(String, JinjaValue)> = vec![
             ("messages".into(), messages.iter().map(value::to_jinja).collect()),
             ("documents".into(), JinjaValue::from(())),
             ("add_generation_prompt".into(), request.add_generation_prompt.into()),
-            (
-                "strftime_now".into(),
-                JinjaValue::from_function(move |format: &str| clock::format(now_unix_s, format)),
-            ),
         ];
+        if let Some(now_unix_s) = request.now_unix_s.or_else(|| self.clock.map(|clock| clock())) {
+            let tell = move |format: &str| clock::format(now_unix_s, format);
+            variables.push(("strftime_now".into(), JinjaValue::from_function(tell)));
+        }
         // Templates ask `if tools`, `is defined` and `is not none`: no tools must be none, not an empty list.
         let tools = match request.tools.as_slice() {
             [] => JinjaValue::from(()),
@@ -200,9 +211,4 @@ fn without_masks(source: &str) -> String {
     }
     output.push_str(rest);
     output
-}
-
-fn system_time_unix_s() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |elapsed| i64::try_from(elapsed.as_secs()).unwrap_or(i64::MAX))
 }

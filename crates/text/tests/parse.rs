@@ -1,12 +1,12 @@
 //! The output parser on golden answers and nasty ones, each cut in every way.
 
-use mambo_text::parse::ThoughtStart;
+use mambo_text::parse::ReasoningStart;
 use mambo_text::{Answer, Detokenizer, Event, OutputParser, OutputStyle, ParseOptions, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 const CHATS: &str = include_str!("../../../tests/fixtures/text/chats.json");
-const TINY: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.jinja");
+const TINY: &str = include_str!("../../../models/tiny-hybrid/chat_template.jinja");
 const V2: &str = include_str!("../../../tests/fixtures/text/templates/v2-style.jinja");
 
 fn tools() -> Vec<Value> {
@@ -74,9 +74,9 @@ fn block(parameters: &[(&str, &str)]) -> String {
 
 #[test]
 fn styles_come_from_template_and_prompt() {
-    assert_eq!(thinking().thought, Some(ThoughtStart::Open));
-    assert_eq!(not_thinking().thought, Some(ThoughtStart::Closed));
-    assert_eq!(unsaid().thought, Some(ThoughtStart::Unknown));
+    assert_eq!(thinking().reasoning, Some(ReasoningStart::Open));
+    assert_eq!(not_thinking().reasoning, Some(ReasoningStart::Closed));
+    assert_eq!(unsaid().reasoning, Some(ReasoningStart::Unknown));
     assert_eq!(thinking().calls.unwrap().open, "<tool_call>");
     assert_eq!(v2().calls.unwrap().open, "<TOOLCALL>");
     assert_eq!(OutputStyle::detect("{{ messages }}", "User: hi"), OutputStyle::PLAIN);
@@ -92,8 +92,8 @@ fn golden_answers() {
         let text = chat["text"].as_str().unwrap().trim_end_matches("<|im_end|>");
         let answer = whole(style, text);
         match text.split_once("\n</think>\n") {
-            Some((thought, rest)) => {
-                assert_eq!(answer.reasoning, thought);
+            Some((reasoning, rest)) => {
+                assert_eq!(answer.reasoning, reasoning);
                 let expected = if rest.starts_with("<tool_call>") { "" } else { rest };
                 assert_eq!(answer.content, expected);
             }
@@ -109,10 +109,10 @@ fn golden_answers() {
     assert_eq!(json!(calls), expected);
 }
 
-/// The way of a real answer: ids, text, events.
+/// The path of a real answer: ids, text, events.
 #[test]
 fn golden_answers_from_ids() {
-    let json = include_str!("../../../tests/fixtures/text/tiny-hybrid.tokenizer.json");
+    let json = include_str!("../../../models/tiny-hybrid/tokenizer.json");
     let tokenizer = Tokenizer::from_json(json, None).unwrap();
     let chats: Vec<Value> = serde_json::from_str(CHATS).unwrap();
     for chat in &chats {
@@ -132,7 +132,7 @@ fn golden_answers_from_ids() {
 }
 
 #[test]
-fn thoughts() {
+fn reasoning() {
     let none = || json!([]);
     check(thinking(), "a\nb\n</think>\n\nc\n", "a\nb", "c\n", none());
     check(thinking(), "\n\na</think>b", "a", "b", none());
@@ -167,7 +167,7 @@ fn nonempty_content_can_be_forced() {
 fn calls_in_blocks() {
     let two = format!("why</think>\nSo:\n{}\n{}\n", block(&[("text", "x")]), block(&[]));
     check(thinking(), &two, "why", "So:", json!([["f", {"text": "x"}], ["f", {}]]));
-    // The thought was never closed.
+    // The reasoning was never closed.
     let open = format!("why\n{}", block(&[("text", "x")]));
     check(thinking(), &open, "why", "", json!([["f", {"text": "x"}]]));
     // Two functions in one block, tags on one line, a quoted name.
@@ -255,7 +255,7 @@ fn broken_calls_come_back_as_content() {
     ];
     for text in texts {
         check(not_thinking(), text, "", text, json!([]));
-        // The same inside a thought that has no end: nothing is lost, wherever it goes.
+        // The same inside reasoning that has no end: nothing is lost, wherever it goes.
         let answer = whole(thinking(), &format!("why {text}"));
         assert!(answer.tool_calls.is_empty());
         assert_eq!(format!("{}{}", answer.reasoning, answer.content), format!("why {text}"));

@@ -5,7 +5,7 @@ use mambo_text::{ChatRequest, ChatTemplate, GgufVocabulary, TextError, Tokenizer
 use serde_json::{Value, json};
 
 const CHATS: &str = include_str!("../../../tests/fixtures/text/chats.json");
-const TINY: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.jinja");
+const TINY: &str = include_str!("../../../models/tiny-hybrid/chat_template.jinja");
 const CASES: &str = include_str!("../../../tests/fixtures/text/templates/cases.json");
 const GEN3: &str = include_str!("../../../tests/fixtures/text/templates/gen3-style.jinja");
 const V2: &str = include_str!("../../../tests/fixtures/text/templates/v2-style.jinja");
@@ -35,7 +35,7 @@ fn golden_chats() {
     let vocabulary: GgufVocabulary =
         serde_json::from_str(include_str!("../../../tests/fixtures/text/tiny-hybrid.gguf-vocabulary.json"))
             .unwrap();
-    let json = include_str!("../../../tests/fixtures/text/tiny-hybrid.tokenizer.json");
+    let json = include_str!("../../../models/tiny-hybrid/tokenizer.json");
     let tokenizers = [Tokenizer::from_json(json, None).unwrap(), Tokenizer::from_gguf(&vocabulary).unwrap()];
     let chats: Vec<Value> = serde_json::from_str(CHATS).unwrap();
     assert_eq!(chats.len(), 10);
@@ -157,7 +157,7 @@ fn a_long_conversation_is_no_hostile_one() {
 #[test]
 fn a_model_without_template_is_told_what_to_do() {
     let error = ChatTemplate::require("model.gguf", None).unwrap_err().to_string();
-    assert!(error.contains("model.gguf") && error.contains("--raw"), "{error}");
+    assert!(error.contains("model.gguf") && error.contains("plain text"), "{error}");
     assert!(ChatTemplate::require("model.gguf", Some("x")).is_ok());
 }
 
@@ -166,4 +166,16 @@ fn special_tokens_are_variables() {
     let template = ChatTemplate::new("t", "{{ bos_token }}x{{ eos_token }}").unwrap();
     let template = template.with_tokens(Some("<s>"), Some("</s>"));
     assert_eq!(template.render(&ChatRequest::new(vec![])).unwrap(), "<s>x</s>");
+}
+
+#[test]
+fn the_time_comes_from_the_request_or_the_given_clock() {
+    let source = "{% if strftime_now is defined %}{{ strftime_now('%F') }}{% else %}no date{% endif %}";
+    let template = ChatTemplate::new("t", source).unwrap();
+    let mut request = ChatRequest::new(vec![]);
+    assert_eq!(template.render(&request).unwrap(), "no date");
+    let template = template.with_clock(|| 951_782_400);
+    assert_eq!(template.render(&request).unwrap(), "2000-02-29");
+    request.now_unix_s = Some(0);
+    assert_eq!(template.render(&request).unwrap(), "1970-01-01");
 }

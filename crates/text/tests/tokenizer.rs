@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
-const JSON: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.tokenizer.json");
-const CONFIG: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.tokenizer_config.json");
+const JSON: &str = include_str!("../../../models/tiny-hybrid/tokenizer.json");
+const CONFIG: &str = include_str!("../../../models/tiny-hybrid/tokenizer_config.json");
 const GGUF: &str = include_str!("../../../tests/fixtures/text/tiny-hybrid.gguf-vocabulary.json");
 const CASES: &str = include_str!("../../../tests/fixtures/text/tokenizer-cases.json");
 const STORIES: &str = include_str!("../../../tests/fixtures/text/held-out.txt");

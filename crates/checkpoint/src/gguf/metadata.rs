@@ -1,4 +1,4 @@
-//! Ordered metadata with typed questions. Knows no particular keys.
+//! Ordered metadata with typed getters. Knows no particular keys.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::error::one_line;
 /// The keys of a GGUF file, in file order.
 ///
 /// The typed getters give `Ok(None)` for an absent key and an error that names the key and what it holds
-/// when the type does not fit. Integers of any width answer for each other as long as the value fits.
+/// when the type does not fit. Integers of any width are accepted as long as the value fits.
 #[derive(Debug, Clone, Default)]
 pub struct GgufMetadata {
     source: String,
@@ -95,7 +95,7 @@ impl GgufMetadata {
         self.typed(key, "a number", |v| v.as_float().map(|v| v as f32))
     }
 
-    /// A truth value.
+    /// A boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, CheckpointError> {
         self.typed(key, "a bool", |v| if let GgufValue::Bool(b) = v { Some(*b) } else { None })
     }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn integer_widths_answer_for_each_other() {
+    fn integers_of_any_width_are_accepted() {
         let m = sample();
         assert_eq!(m.u32("a.count").unwrap(), Some(7));
         assert_eq!(m.u64("a.big").unwrap(), Some(u64::MAX));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_again_keeps_the_place() {
+    fn setting_again_keeps_the_position() {
         let mut m = sample();
         m.set("a.big", 1u8);
         assert_eq!(m.iter().nth(1).unwrap(), ("a.big", &GgufValue::U8(1)));

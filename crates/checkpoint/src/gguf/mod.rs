@@ -20,7 +20,7 @@ pub use metadata::GgufMetadata;
 pub use value::{GgufArray, GgufValue};
 pub use writer::{GgufTensor, GgufWriter};
 
-pub(crate) use reader::{MAGIC, read};
+pub(crate) use reader::{is_gguf, read};
 
 /// Alignment of the data section and of every tensor in it, unless the file says otherwise.
 const DEFAULT_ALIGNMENT: u64 = 32;

@@ -1,13 +1,13 @@
-//! Reads a GGUF file's header: metadata and the list of tensors with their places.
+//! Reads a GGUF file's header: metadata and the list of tensors with their byte ranges.
 
 use mambo_tensor::{DType, Shape};
 
-use super::cursor::{Cursor, Place};
+use super::cursor::{Cursor, Field};
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GgufMetadata};
 use crate::error::one_line;
-use crate::{CheckpointError, TensorInfo, layout};
+use crate::{CheckpointError, SourceFile, TensorInfo, layout};
 
-pub(crate) const MAGIC: &[u8; 4] = b"GGUF";
+pub(super) const MAGIC: &[u8; 4] = b"GGUF";
 const MAX_RANK: u32 = 4;
 const MAX_ALIGNMENT: u64 = 1 << 20;
 /// The smallest metadata entry: an empty key, a type and one byte.
@@ -15,23 +15,47 @@ const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
 /// The smallest entry of the tensor list: an empty name, a rank, a type and an offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 
-/// Reads metadata and tensors; `file` is the name in errors, `index` the file's number in the checkpoint.
+/// Bytes read at first: a header, whose length stands nowhere, is rarely longer. Nothing is copied where the file
+/// is in memory.
+const HEAD_BYTES: u64 = 16 << 20;
+
+/// Whether a file begins as a GGUF file does.
+pub(crate) fn is_gguf(file: &SourceFile) -> Result<bool, CheckpointError> {
+    let bytes = MAGIC.len() as u64;
+    Ok(file.size() >= bytes && *file.read(0..bytes)? == *MAGIC)
+}
+
+/// Reads metadata and tensors; `index` is the file's number in the checkpoint.
 pub(crate) fn read(
-    file: &str,
-    bytes: &[u8],
+    file: &SourceFile,
     index: usize,
 ) -> Result<(GgufMetadata, Vec<TensorInfo>), CheckpointError> {
-    let mut cursor = Cursor::new(file, bytes);
-    let (tensor_count, entry_count) = read_counts(&mut cursor)?;
-    let metadata = read_metadata(&mut cursor, entry_count)?;
+    let mut head_bytes = HEAD_BYTES;
+    loop {
+        let head = file.read(0..head_bytes.min(file.size()))?;
+        let mut cursor = Cursor::new(file.name(), &head, file.size());
+        match read_head(&mut cursor, index) {
+            Err(_) if cursor.left_the_head() => head_bytes = head_bytes.saturating_mul(4),
+            result => return result,
+        }
+    }
+}
+
+fn read_head(
+    cursor: &mut Cursor<'_>,
+    index: usize,
+) -> Result<(GgufMetadata, Vec<TensorInfo>), CheckpointError> {
+    let file = cursor.file;
+    let (tensor_count, entry_count) = read_counts(cursor)?;
+    let metadata = read_metadata(cursor, entry_count)?;
     let alignment = alignment(file, &metadata)?;
-    let entries = read_tensor_list(&mut cursor, tensor_count, alignment)?;
+    let entries = read_tensor_list(cursor, tensor_count, alignment)?;
     let data_start = cursor.position().next_multiple_of(alignment);
     let mut tensors = Vec::with_capacity(entries.len());
     for entry in entries {
         let length = layout::tensor_bytes(file, &entry.name, entry.dtype, &entry.shape)?;
-        let extent = (data_start, bytes.len() as u64);
-        let range = layout::place(file, &entry.name, extent, entry.offset, length)?;
+        let extent = (data_start, cursor.file_bytes());
+        let range = layout::data_range(file, &entry.name, extent, entry.offset, length)?;
         let Entry { name, dtype, shape, .. } = entry;
         tensors.push(TensorInfo { name, dtype, shape, file: index, range });
     }
@@ -40,7 +64,7 @@ pub(crate) fn read(
 }
 
 fn read_counts(cursor: &mut Cursor<'_>) -> Result<(u64, u64), CheckpointError> {
-    let magic: [u8; 4] = cursor.array(Place::Header)?;
+    let magic: [u8; 4] = cursor.array(Field::Header)?;
     if magic != *MAGIC {
         return Err(CheckpointError::Unsupported {
             file: cursor.file.to_string(),
@@ -48,7 +72,7 @@ fn read_counts(cursor: &mut Cursor<'_>) -> Result<(u64, u64), CheckpointError> {
             remedy: "check that the download is complete and not a web page".to_string(),
         });
     }
-    let version = cursor.u32(Place::Header)?;
+    let version = cursor.u32(Field::Header)?;
     let problem = match version {
         2 | 3 => None,
         v if matches!(v.swap_bytes(), 1..=3) => Some("it is big-endian".to_string()),
@@ -58,8 +82,8 @@ fn read_counts(cursor: &mut Cursor<'_>) -> Result<(u64, u64), CheckpointError> {
         let remedy = "convert the model to little-endian GGUF version 3".to_string();
         return Err(CheckpointError::Unsupported { file: cursor.file.to_string(), problem, remedy });
     }
-    let tensor_count = cursor.u64(Place::Header)?;
-    let entry_count = cursor.u64(Place::Header)?;
+    let tensor_count = cursor.u64(Field::Header)?;
+    let entry_count = cursor.u64(Field::Header)?;
     Ok((tensor_count, entry_count))
 }
 
@@ -67,9 +91,9 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<GgufMetadata, Ch
     cursor.expect_entries(count, MIN_ENTRY_BYTES, "metadata entries")?;
     let mut metadata = GgufMetadata::new(cursor.file);
     for i in 0..count {
-        let key = cursor.string(Place::Key(i))?;
-        let type_id = cursor.u32(Place::Value(key))?;
-        let value = cursor.value(type_id, Place::Value(key))?;
+        let key = cursor.string(Field::Key(i))?;
+        let type_id = cursor.u32(Field::Value(key))?;
+        let value = cursor.value(type_id, Field::Value(key))?;
         if metadata.get(key).is_some() {
             return Err(cursor.malformed(format!("metadata key `{key}` occurs twice")));
         }
@@ -102,15 +126,15 @@ fn read_tensor_list(
     alignment: u64,
 ) -> Result<Vec<Entry>, CheckpointError> {
     cursor.expect_entries(count, MIN_TENSOR_BYTES, "tensors")?;
-    let mut entries = Vec::with_capacity(count as usize);
+    let mut entries = Vec::new();
     for i in 0..count {
-        let name = cursor.string(Place::TensorName(i))?;
+        let name = cursor.string(Field::TensorName(i))?;
         if name.is_empty() {
             return Err(cursor.malformed(format!("entry {i} of the tensor list has no name")));
         }
         let shape = read_shape(cursor, name)?;
-        let type_id = cursor.u32(Place::Tensor(name))?;
-        let offset = cursor.u64(Place::Tensor(name))?;
+        let type_id = cursor.u32(Field::Tensor(name))?;
+        let offset = cursor.u64(Field::Tensor(name))?;
         let dtype = DType::from_ggml_id(type_id).ok_or_else(|| unknown_type(cursor.file, name, type_id))?;
         if !offset.is_multiple_of(alignment) {
             let problem =
@@ -123,13 +147,13 @@ fn read_tensor_list(
 }
 
 fn read_shape(cursor: &mut Cursor<'_>, name: &str) -> Result<Shape, CheckpointError> {
-    let rank = cursor.u32(Place::Tensor(name))?;
+    let rank = cursor.u32(Field::Tensor(name))?;
     if rank > MAX_RANK {
         return Err(cursor.malformed(format!("tensor `{name}` has {rank} dimensions, more than {MAX_RANK}")));
     }
     let mut dims = Vec::with_capacity(rank as usize);
     for _ in 0..rank {
-        let dim = cursor.u64(Place::Tensor(name))?;
+        let dim = cursor.u64(Field::Tensor(name))?;
         if dim == 0 {
             return Err(cursor.malformed(format!("tensor `{name}` has a dimension of size 0")));
         }

@@ -163,7 +163,7 @@ impl GgufArray {
     }
 }
 
-/// Short enough for a sentence or a table: long strings and arrays are cut.
+/// Short enough for a message or a table: long strings and arrays are cut.
 impl fmt::Display for GgufValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 60;

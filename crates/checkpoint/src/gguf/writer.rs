@@ -62,7 +62,7 @@ impl GgufWriter {
         self.written += piece.len() as u64;
         if self.written == length {
             let padding = length.next_multiple_of(DEFAULT_ALIGNMENT) - length;
-            self.file.write(&vec![0; padding as usize])?;
+            self.file.write(&[0; DEFAULT_ALIGNMENT as usize][..padding as usize])?;
             self.current += 1;
             self.written = 0;
         }

@@ -1,5 +1,6 @@
 //! Reads one safetensors file's header.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -8,7 +9,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::error::one_line;
-use crate::{CheckpointError, TensorInfo, layout};
+use crate::{CheckpointError, SourceFile, TensorInfo, layout};
 
 /// The format's own limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -37,9 +38,12 @@ pub(super) fn type_name(dtype: DType) -> Option<&'static str> {
     TYPES.iter().find(|(_, known)| *known == dtype).map(|(name, _)| *name)
 }
 
-/// Reads the tensors of one file; `file` is the name in errors, `file_index` its place in the checkpoint.
-pub(crate) fn read(file: &str, bytes: &[u8], file_index: usize) -> Result<Vec<TensorInfo>, CheckpointError> {
-    let (header, data_start) = header_text(file, bytes)?;
+/// Reads the tensors of one file; `file_index` is its number in the checkpoint.
+pub(crate) fn read(source: &SourceFile, file_index: usize) -> Result<Vec<TensorInfo>, CheckpointError> {
+    let file = source.name();
+    let (header, data_start) = header_bytes(source)?;
+    let header = std::str::from_utf8(&header)
+        .map_err(|_| CheckpointError::malformed(file, "the header is not UTF-8 text"))?;
     let mut tensors = Vec::new();
     for (name, entry) in parse_entries(file, header)? {
         let entry = parse_entry(file, &name, &entry)?;
@@ -52,7 +56,7 @@ pub(crate) fn read(file: &str, bytes: &[u8], file_index: usize) -> Result<Vec<Te
             );
             return Err(CheckpointError::malformed(file, problem));
         }
-        let range = layout::place(file, &name, (data_start, bytes.len() as u64), begin, needed)?;
+        let range = layout::data_range(file, &name, (data_start, source.size()), begin, needed)?;
         tensors.push(TensorInfo { name, dtype: entry.dtype, shape: entry.shape, file: file_index, range });
     }
     layout::check_overlap(file, &tensors)?;
@@ -61,28 +65,29 @@ pub(crate) fn read(file: &str, bytes: &[u8], file_index: usize) -> Result<Vec<Te
     Ok(tensors)
 }
 
-fn header_text<'a>(file: &str, bytes: &'a [u8]) -> Result<(&'a str, u64), CheckpointError> {
-    let truncated = |offset: u64, needed: u64, left: u64| CheckpointError::Truncated {
-        file: file.to_string(),
-        what: "the header".to_string(),
-        offset,
-        needed,
-        left,
+/// The header and the offset of the data behind it.
+fn header_bytes(source: &SourceFile) -> Result<(Cow<'_, [u8]>, u64), CheckpointError> {
+    let file = source.name();
+    let check_left = |offset: u64, needed: u64| match source.size() - offset {
+        left if needed > left => Err(CheckpointError::Truncated {
+            file: file.to_string(),
+            what: "the header".to_string(),
+            offset,
+            needed,
+            left,
+        }),
+        _ => Ok(()),
     };
-    let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
-        return Err(truncated(0, 8, bytes.len() as u64));
-    };
-    let length = u64::from_le_bytes(*length);
+    check_left(0, 8)?;
+    let length = source.read(0..8)?;
+    let length = u64::from_le_bytes(std::array::from_fn(|i| length[i]));
     if length > MAX_HEADER_BYTES {
         let problem = format!("it announces a header of {length} bytes, so it is no safetensors file");
         return Err(CheckpointError::malformed(file, problem));
     }
-    if length > rest.len() as u64 {
-        return Err(truncated(8, length, rest.len() as u64));
-    }
-    let text = std::str::from_utf8(&rest[..length as usize])
-        .map_err(|_| CheckpointError::malformed(file, "the header is not UTF-8 text"))?;
-    Ok((text, 8 + length))
+    check_left(8, length)?;
+    let data_start = 8 + length;
+    Ok((source.read(8..data_start)?, data_start))
 }
 
 /// The header as a list, because a map would hide names that occur twice.

@@ -9,9 +9,11 @@
 //! A sharded model has an index beside the shards: `{"weight_map": {"name": "shard file", ...}}`.
 
 mod header;
+#[cfg(any(unix, windows))]
 mod shards;
 mod writer;
 
 pub(crate) use header::read;
+#[cfg(any(unix, windows))]
 pub(crate) use shards::Shards;
 pub use writer::{SafetensorsTensor, SafetensorsWriter, write_safetensors};

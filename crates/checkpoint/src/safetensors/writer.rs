@@ -30,16 +30,16 @@ impl SafetensorsTensor {
     }
 }
 
-/// A file of tensors that are filled in turns: all of them together may be larger than memory. It appears
+/// A file of tensors that are filled piece by piece, in any order: all of them together may be larger than memory. It appears
 /// complete or not at all.
 pub struct SafetensorsWriter {
     file: AtomicFile,
-    tensors: Vec<Place>,
+    tensors: Vec<Extent>,
     piece: Vec<u8>,
 }
 
-/// One tensor's place in the file.
-struct Place {
+/// The bytes of one tensor in the file.
+struct Extent {
     name: String,
     /// Byte of the next value.
     next: u64,
@@ -52,7 +52,7 @@ impl SafetensorsWriter {
     pub fn create(path: &Path, tensors: &[SafetensorsTensor]) -> Result<SafetensorsWriter, CheckpointError> {
         let wrong = |problem| CheckpointError::Write { path: path.to_path_buf(), problem };
         let file_name = path.display().to_string();
-        let (mut header, mut places, mut offset) = (Map::new(), Vec::new(), 0u64);
+        let (mut header, mut extents, mut offset) = (Map::new(), Vec::new(), 0u64);
         for SafetensorsTensor { name, dtype, shape } in tensors {
             let bytes = layout::tensor_bytes(&file_name, name, *dtype, shape)?;
             let end = offset
@@ -65,7 +65,7 @@ impl SafetensorsWriter {
             if header.insert(name.clone(), entry).is_some() {
                 return Err(wrong(format!("there are two tensors named `{name}`")));
             }
-            places.push(Place { name: name.clone(), next: offset, end });
+            extents.push(Extent { name: name.clone(), next: offset, end });
             offset = end;
         }
         let mut text = Value::Object(header).to_string();
@@ -74,11 +74,13 @@ impl SafetensorsWriter {
             text.push(' ');
         }
         let start = 8 + text.len() as u64;
-        places.iter_mut().for_each(|place| (place.next, place.end) = (place.next + start, place.end + start));
+        extents
+            .iter_mut()
+            .for_each(|extent| (extent.next, extent.end) = (extent.next + start, extent.end + start));
         let mut file = AtomicFile::create(path)?;
         file.write(&(text.len() as u64).to_le_bytes())?;
         file.write(text.as_bytes())?;
-        Ok(SafetensorsWriter { file, tensors: places, piece: Vec::with_capacity(PIECE_ELEMS * 4) })
+        Ok(SafetensorsWriter { file, tensors: extents, piece: Vec::with_capacity(PIECE_ELEMS * 4) })
     }
 
     /// Where the unfinished file is.
@@ -86,7 +88,7 @@ impl SafetensorsWriter {
         self.file.partial()
     }
 
-    /// Adds f32 values to a tensor, by its place in the list the file was made from.
+    /// Adds f32 values to a tensor, by its index in the list the file was made from.
     pub fn add(&mut self, tensor: usize, values: &[f32]) -> Result<(), CheckpointError> {
         let mut piece = std::mem::take(&mut self.piece);
         for values in values.chunks(PIECE_ELEMS) {
@@ -98,22 +100,22 @@ impl SafetensorsWriter {
         Ok(())
     }
 
-    /// Adds stored values to a tensor, by its place in the list the file was made from.
+    /// Adds stored values to a tensor, by its index in the list the file was made from.
     pub fn add_bytes(&mut self, tensor: usize, bytes: &[u8]) -> Result<(), CheckpointError> {
-        let place = &mut self.tensors[tensor];
-        let first = place.next;
-        place.next += bytes.len() as u64;
-        if place.next > place.end {
-            let problem = format!("tensor `{}` gets more values than its shape holds", place.name);
+        let extent = &mut self.tensors[tensor];
+        let first = extent.next;
+        extent.next += bytes.len() as u64;
+        if extent.next > extent.end {
+            let problem = format!("tensor `{}` gets more values than its shape holds", extent.name);
             return Err(self.wrong(problem));
         }
         self.file.write_at(first, bytes)
     }
 
-    /// Puts the file into its place; every tensor must be full.
+    /// Renames the file into place; every tensor must be full.
     pub fn finish(self) -> Result<(), CheckpointError> {
-        if let Some(place) = self.tensors.iter().find(|place| place.next < place.end) {
-            let problem = format!("tensor `{}` has fewer values than its shape holds", place.name);
+        if let Some(extent) = self.tensors.iter().find(|extent| extent.next < extent.end) {
+            let problem = format!("tensor `{}` has fewer values than its shape holds", extent.name);
             return Err(self.wrong(problem));
         }
         self.file.finish()

@@ -5,18 +5,16 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use clap::Args;
 use mambo_engine::{Engine, Event, Request, human_bytes};
-use mambo_kernel::ProgramId;
-use mambo_plan::{CallCost, CostContext, program_cost};
+use mambo_kernel::{CallCost, ProgramId, StepShape, WeightKey, program_cost};
+use mambo_runtime::{LoadOptions, Model, TypeTable, memory};
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, Spread};
 use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
-use crate::described::{Described, TypeTable};
-use crate::machine;
-use crate::model::{EngineUse, Model};
 use crate::terminal::{put, put_json};
-use crate::workload::{Pasts, RandomIds, WARM_UP, after, cancel_all};
+use crate::workload::{Contexts, RandomIds, WARM_UP, after, cancel_all, step};
+use crate::{machine, open};
 
 /// `mambo bench`
 #[derive(Args)]
@@ -59,9 +57,8 @@ struct Measurement {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
     check(args)?;
-    let described = Described::open(args.model.model.as_deref())?;
-    let types = described.types()?;
-    let model = Model::open(&args.model)?;
+    let types = open::described(args.model.model.as_deref())?.types()?;
+    let model = open::model(args.model.model.as_deref())?;
     let start = Instant::now();
     let (mut engine, threads) = load(args, &model)?;
     let load_seconds = start.elapsed().as_secs_f64();
@@ -69,12 +66,12 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let mut found = measure_prefill(args, &mut engine, &mut ids, &types)?;
     let mut kept = 0;
     if args.tokens > 0 {
-        let pasts = read_pasts(args, &mut engine, &mut ids)?;
-        kept = pasts.iter().map(|(_, pasts)| pasts.bytes()).sum();
-        found.extend(measure_decode(args, &pasts, &mut engine, &mut ids, &types)?);
+        let contexts = read_contexts(args, &mut engine, &mut ids)?;
+        kept = contexts.iter().map(|(_, contexts)| contexts.bytes()).sum();
+        found.extend(measure_decode(args, &contexts, &mut engine, &mut ids, &types)?);
     }
     // Asked before the bandwidth is measured, which takes memory of its own.
-    let peak = machine::peak_memory();
+    let peak = memory::peak();
     let bandwidth = read_bandwidth(threads)?;
     let machine = json!({
         "backend": engine.backend().name(),
@@ -83,7 +80,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         "load_seconds": load_seconds,
         "weight_bytes": engine.backend().weight_bytes(),
         "peak_memory_bytes": peak,
-        "kept_past_bytes": kept,
+        "snapshot_bytes": kept,
     });
     if args.json {
         let results: Vec<Value> = found.iter().map(|m| m.to_json(bandwidth)).collect();
@@ -97,7 +94,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         bandwidth / 1e9,
         human_bytes(engine.backend().weight_bytes() as u64),
         peak.map_or("unknown".to_owned(), human_bytes),
-        if kept > 0 { format!(", of which kept pasts {}", human_bytes(kept)) } else { String::new() },
+        if kept > 0 { format!(", of which snapshots {}", human_bytes(kept)) } else { String::new() },
         table(&found, bandwidth),
     ))?;
     Ok(())
@@ -132,14 +129,14 @@ fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
         tokens => (largest(&args.batch), &args.depth[..], tokens.saturating_add(1 + WARM_UP)),
     };
     let need = largest(&args.prompt).max(largest(depths).saturating_add(decoded)).saturating_add(1);
-    let mut flags = args.model.clone();
-    flags.context = Some(flags.context.unwrap_or(need));
-    if flags.context < Some(need) {
+    let context_tokens = Some(args.model.context.unwrap_or(need));
+    if context_tokens < Some(need) {
         bail!("--context holds fewer than the {need} tokens this measurement needs; leave it out");
     }
-    let usage = EngineUse { sequences, snapshots: Pasts::room(sequences, depths), ..EngineUse::default() };
+    let snapshots = Contexts::room(sequences, depths);
+    let options = LoadOptions { sequences, context_tokens, snapshots, ..args.model.load_options() };
     let threads = args.model.threads.unwrap_or(usize::MAX).min(machine::cores());
-    Ok((model.engine(&flags, usage)?, threads))
+    Ok((open::engine(model, args.model.threads, &options)?, threads))
 }
 
 /// Prompts of all lengths take turns, so that a machine that changes meanwhile changes for all of them.
@@ -157,7 +154,7 @@ fn measure_prefill(
             let request = Request { prompt: ids.take(*tokens), max_tokens: Some(1), ..Default::default() };
             let start = Instant::now();
             let id = engine.submit(request)?;
-            while !engine.step()?.iter().any(|e| matches!(e, Event::Token { .. })) {}
+            while !step(engine)?.iter().any(|e| matches!(e, Event::Token { .. })) {}
             if turn > 0 {
                 rates.push(*tokens as f64 / start.elapsed().as_secs_f64());
             }
@@ -184,36 +181,40 @@ fn measure_prefill(
     Ok(cases.into_iter().map(measured).collect())
 }
 
-/// So many sequences, each with a past of the same length.
+/// So many sequences, each with a context of the same length.
 struct DecodeCase<'a> {
     batch: usize,
     depth: usize,
-    pasts: &'a Pasts,
+    contexts: &'a Contexts,
     rates: Vec<f64>,
 }
 
-/// Reads what is behind the sequences, for every depth.
-fn read_pasts(args: &BenchArgs, engine: &mut Engine, ids: &mut RandomIds) -> Result<Vec<(usize, Pasts)>> {
-    let read = |&depth| Ok((depth, Pasts::read(engine, ids, largest(&args.batch), depth)?));
+/// Runs the contexts of the sequences, for every depth.
+fn read_contexts(
+    args: &BenchArgs,
+    engine: &mut Engine,
+    ids: &mut RandomIds,
+) -> Result<Vec<(usize, Contexts)>> {
+    let read = |&depth| Ok((depth, Contexts::read(engine, ids, largest(&args.batch), depth)?));
     args.depth.iter().map(read).collect()
 }
 
 /// Batches at all depths take turns, as prompts do.
 fn measure_decode(
     args: &BenchArgs,
-    pasts: &[(usize, Pasts)],
+    contexts: &[(usize, Contexts)],
     engine: &mut Engine,
     ids: &mut RandomIds,
     types: &TypeTable,
 ) -> Result<Vec<Measurement>> {
     let mut cases = Vec::new();
-    for (depth, pasts) in pasts {
-        let case = |&batch| DecodeCase { batch, depth: *depth, pasts, rates: Vec::new() };
+    for (depth, contexts) in contexts {
+        let case = |&batch| DecodeCase { batch, depth: *depth, contexts, rates: Vec::new() };
         cases.extend(args.batch.iter().map(case));
     }
     for turn in 0..=args.repeats {
         for case in &mut cases {
-            let sequences = case.pasts.start(engine, ids, case.batch)?;
+            let sequences = case.contexts.start(engine, ids, case.batch)?;
             decode(engine, WARM_UP)?;
             if turn > 0 {
                 let start = Instant::now();
@@ -244,7 +245,7 @@ fn measure_decode(
 fn decode(engine: &mut Engine, steps: usize) -> Result<usize> {
     let mut tokens = 0;
     for _ in 0..steps {
-        tokens += engine.step()?.iter().filter(|e| matches!(e, Event::Token { .. })).count();
+        tokens += step(engine)?.iter().filter(|e| matches!(e, Event::Token { .. })).count();
     }
     Ok(tokens)
 }
@@ -258,16 +259,11 @@ fn step_cost(
     segments: usize,
     depth: usize,
 ) -> CallCost {
-    let context = CostContext {
-        tokens,
-        wanted: segments,
-        segments,
-        depth,
-        kv_types: engine.config().kv_types,
-        state_elem: engine.config().state_elem,
-        weight_bytes: &|key| engine.backend().held_bytes(key).unwrap_or_else(|| types.bytes(&key.name)),
-    };
-    program_cost(engine.backend().program(program), &context).into_iter().sum()
+    let shape = StepShape { tokens, wanted: segments, segments, depth };
+    let weight_bytes =
+        |key: &WeightKey| engine.backend().held_bytes(key).unwrap_or_else(|| types.bytes(&key.name));
+    let program = engine.backend().program(program);
+    program_cost(program, &shape, engine.config().cache_types(), &weight_bytes).into_iter().sum()
 }
 
 impl Measurement {

@@ -4,18 +4,17 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use mambo_engine::{Engine, FinishReason, Request};
-use mambo_text::{ChatTemplate, Tokenizer};
+use mambo_runtime::{Conversation, Engine, FinishReason, GenerateOptions, Model, ModelText, Prompt};
 use serde_json::json;
 
 use crate::amounts::counted;
 use crate::args::{ModelArgs, SampleArgs};
 use crate::commands::run::show_piece;
-use crate::conversation::{Conversation, Turn};
+use crate::hints::one_sentence;
 use crate::interrupt::Interrupt;
 use crate::lines::{Line, Lines};
-use crate::model::{EngineUse, Model};
-use crate::reply::{Reply, answer};
+use crate::open;
+use crate::reply::{Timed, answer};
 use crate::terminal::{Screen, put_json};
 
 /// `mambo chat`
@@ -67,8 +66,7 @@ struct Totals {
 struct Chat<'a> {
     args: &'a ChatArgs,
     model: &'a Model,
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
+    text: ModelText,
     engine: Engine,
     interrupt: Interrupt,
     conversation: Conversation,
@@ -77,15 +75,15 @@ struct Chat<'a> {
 
 /// Runs the command.
 pub fn run(args: &ChatArgs) -> Result<()> {
-    let model = Model::open(&args.model)?;
-    let tokenizer = model.tokenizer()?;
-    let template = model.template(&tokenizer)?;
-    let engine = model.engine(&args.model, EngineUse::default())?;
+    let model = open::model(args.model.model.as_deref())?;
+    let text = model.text()?;
+    // Before the weights are loaded, which may take minutes.
+    text.template()?;
+    let engine = open::engine(&model, args.model.threads, &args.model.load_options())?;
     let mut chat = Chat {
         args,
         model: &model,
-        tokenizer,
-        template,
+        text,
         engine,
         interrupt: Interrupt::install()?,
         conversation: Conversation::new(args.system.clone(), args.no_think.then_some(false)),
@@ -121,7 +119,7 @@ impl Chat<'_> {
                     match done {
                         Ok(()) => {}
                         // A person reads the sentence and tries again; a script must not go on.
-                        Err(error) if lines.is_terminal() => eprintln!("{}", crate::one_sentence(&error)),
+                        Err(error) if lines.is_terminal() => eprintln!("{}", one_sentence(&error)),
                         Err(error) => return Err(error),
                     }
                 }
@@ -179,29 +177,24 @@ impl Chat<'_> {
 
     /// One turn; the question is remembered only if it was answered.
     fn ask(&mut self, user: &str) -> Result<()> {
-        let turn = self.conversation.turn(&self.template, &self.tokenizer, user)?;
-        self.check_room(&turn)?;
-        let prompt_tokens = turn.prompt.len();
-        let request = Request {
-            prompt: turn.prompt,
+        let prompt = self.conversation.ask(&self.text, user)?;
+        self.check_room(&prompt)?;
+        let options = GenerateOptions {
             max_tokens: self.args.tokens,
-            stop_tokens: self.model.stop_tokens(&self.tokenizer),
-            sampling: self.args.sample.over(self.model.sampling_defaults()),
-            resume: turn.resume,
-            snapshot_at: turn.snapshot_at,
+            sampling: Some(self.args.sample.over(self.text.sampling())),
         };
         self.interrupt.clear();
         let quiet = self.args.json;
         let mut screen = Screen::new();
         let mut show = |piece: &_| show_piece(&mut screen, piece, quiet);
-        let reply =
-            answer(&mut self.engine, &self.tokenizer, request, turn.style, &[], &self.interrupt, &mut show)?;
+        let timed = answer(&mut self.engine, &self.text, prompt, options, &self.interrupt, &mut show)?;
+        let reply = &timed.reply;
         screen.end()?;
         self.interrupt.clear();
-        self.conversation.keep(user, &reply);
-        self.count(&reply, prompt_tokens);
+        self.conversation.keep(user, reply);
+        self.count(&timed);
         if quiet {
-            let mut object = reply.to_json(&self.tokenizer);
+            let mut object = timed.to_json(&self.text);
             object["turn"] = json!(self.totals.turns);
             object["context_used"] = json!(self.totals.context_used);
             object["context_tokens"] = json!(self.engine.config().context_tokens);
@@ -211,19 +204,20 @@ impl Chat<'_> {
             FinishReason::Cancelled => eprintln!("(stopped)"),
             FinishReason::Length => eprintln!("(stopped after {})", counted(reply.choices.len(), "token")),
             FinishReason::Context => eprintln!("({})", self.full(self.totals.context_used)),
-            FinishReason::Stop => {}
+            FinishReason::Stop | FinishReason::Failed(_) => {}
         }
         Ok(())
     }
 
-    fn count(&mut self, reply: &Reply, prompt_tokens: usize) {
-        let totals = &mut self.totals;
+    fn count(&mut self, timed: &Timed) {
+        let (totals, reply) = (&mut self.totals, &timed.reply);
+        let prompt_tokens = reply.prompt_tokens;
         totals.turns += 1;
         totals.prompt += prompt_tokens;
         totals.reused += reply.reused_tokens;
         totals.answer += reply.choices.len();
         totals.context_used = prompt_tokens + reply.choices.len();
-        let (prefill, decode) = reply.speeds();
+        let (prefill, decode) = timed.speeds();
         totals.last = Some(format!(
             "{} of {prompt_tokens} prompt tokens reused, {} run at {prefill:.0}/s; {} answer tokens at {decode:.1}/s",
             reply.reused_tokens,
@@ -232,9 +226,9 @@ impl Chat<'_> {
         ));
     }
 
-    fn check_room(&self, turn: &Turn) -> Result<()> {
-        if turn.prompt.len() >= self.engine.config().context_tokens {
-            bail!("{}", self.full(turn.prompt.len()));
+    fn check_room(&self, prompt: &Prompt) -> Result<()> {
+        if prompt.tokens.len() >= self.engine.config().context_tokens {
+            bail!("{}", self.full(prompt.tokens.len()));
         }
         Ok(())
     }

@@ -3,18 +3,18 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
-use mambo_engine::{Request, SamplingParams, human_bytes};
+use mambo_engine::human_bytes;
 use mambo_kernel::{Backend, Rollback};
+use mambo_runtime::{DEFAULT_CONTEXT, GenerateOptions, LoadOptions, SamplingParams, memory};
 use mambo_testkit::contract::{Report, check_all};
 use serde_json::{Value, json};
 
-use crate::args::{CacheArgs, DEFAULT_CHUNK, ModelArgs};
 use crate::bandwidth::read_bandwidth;
+use crate::hints::one_sentence;
 use crate::interrupt::Interrupt;
-use crate::machine;
-use crate::model::{DEFAULT_CONTEXT, EngineUse, Model};
 use crate::reply::answer;
 use crate::terminal::{put, put_json};
+use crate::{machine, open};
 
 /// `mambo doctor`
 #[derive(Args)]
@@ -119,8 +119,8 @@ fn describe_machine() -> Result<Value> {
         "instruction_set": Isa::detect().name(),
         "instruction_sets": Isa::available().iter().map(|isa| isa.name()).collect::<Vec<_>>(),
         "cores": cores,
-        "memory_bytes": machine::total_memory(),
-        "available_bytes": machine::available_memory(),
+        "memory_bytes": memory::total(),
+        "available_bytes": CpuBackend::new(CpuOptions::default())?.memory()?.host,
         "bandwidth_bytes_per_second": {"one_thread": one, "all_threads": all},
         "gpus": [],
         "defaults": defaults(),
@@ -129,12 +129,13 @@ fn describe_machine() -> Result<Value> {
 
 /// The engine's configuration as commands set it up unless told otherwise.
 fn defaults() -> Value {
+    let options = LoadOptions::default();
     json!({
-        "max_sequences": EngineUse::default().sequences,
+        "max_sequences": options.sequences,
         "context_tokens": DEFAULT_CONTEXT,
-        "step_tokens": DEFAULT_CHUNK,
-        "kv_type": CacheArgs::default().kv_types(false).to_string(),
-        "state_type": CacheArgs::default().state_type.name(),
+        "step_tokens": options.step_tokens,
+        "kv_type": options.kv_types_for(None).to_string(),
+        "state_type": options.state_elem.name(),
         "rollback_tokens": Rollback::None.tokens(),
     })
 }
@@ -176,7 +177,7 @@ fn machine_text(m: &Value) -> String {
 
 /// The built-in model must go on as it always does.
 fn check_model() -> Result<String, String> {
-    let said = continue_text().map_err(|error| crate::one_sentence(&error))?;
+    let said = continue_text().map_err(|error| one_sentence(&error))?;
     match said == ANSWER {
         true => Ok(format!("`{QUESTION}` goes on as it should")),
         false => Err(format!("`{QUESTION}` goes on with `{said}` instead of `{ANSWER}`")),
@@ -184,29 +185,22 @@ fn check_model() -> Result<String, String> {
 }
 
 fn continue_text() -> Result<String> {
-    let flags = ModelArgs { chunk: DEFAULT_CHUNK, ..Default::default() };
-    let model = Model::open(&flags)?;
-    let tokenizer = model.tokenizer()?;
-    let mut engine = model.engine(&flags, EngineUse::default())?;
-    let request = Request {
-        prompt: tokenizer.encode(QUESTION, true),
-        max_tokens: Some(ANSWER_TOKENS),
-        sampling: SamplingParams::default(),
-        ..Default::default()
-    };
-    let style = mambo_text::OutputStyle::PLAIN;
-    let reply = answer(&mut engine, &tokenizer, request, style, &[], &Interrupt::default(), &mut |_| Ok(()))?;
-    Ok(reply.content)
+    let model = open::model(None)?;
+    let text = model.text()?;
+    let mut engine = open::engine(&model, None, &LoadOptions::default())?;
+    let greedy = Some(SamplingParams::default());
+    let options = GenerateOptions { max_tokens: Some(ANSWER_TOKENS), sampling: greedy };
+    let prompt = text.plain(QUESTION);
+    let timed = answer(&mut engine, &text, prompt, options, &Interrupt::default(), &mut |_| Ok(()))?;
+    Ok(timed.reply.content)
 }
 
 /// Every kernel of one instruction set against its contract.
 fn check_kernels(isa: Isa) -> Result<String, String> {
-    let make = || -> Box<dyn Backend> {
-        // One thread that waits and one that works: kernels must share work whatever the machine has.
-        let backend = CpuBackend::new(CpuOptions { threads: 2, isa: Some(isa), every_thread: true });
-        Box::new(backend.expect("the set is one of those available"))
-    };
-    let report: Report = check_all(&make);
+    // Two threads whatever the machine has: kernels must share work.
+    let backend = CpuBackend::new(CpuOptions { threads: 2, isa: Some(isa), every_thread: true });
+    let mut backend = backend.map_err(|error| error.to_string())?;
+    let report: Report = check_all(&mut backend);
     let cases: usize = report.rows.iter().map(|row| row.1).sum();
     match report.failures.is_empty() {
         true => Ok(format!("{} kernels agree with their contracts in {cases} cases", report.rows.len())),

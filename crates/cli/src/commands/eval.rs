@@ -1,17 +1,22 @@
 //! `mambo eval`: perplexity of a text, and divergence from a base model or from other settings.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
+use mambo_runtime::LoadOptions;
+use mambo_runtime::quality::{self, DEFAULT_WINDOW};
 use serde_json::json;
 
-use crate::args::{CacheArgs, ModelArgs};
+use crate::args::ModelArgs;
+use crate::comparison::compare;
+use crate::curve::svg_curve;
 use crate::interrupt::Interrupt;
-use crate::model::{EngineUse, Model};
+use crate::open;
 use crate::progress::CountBar;
-use crate::quality::{DEFAULT_WINDOW, Likelihood, TextCut, compare, log_softmax, score_window, svg_curve};
 use crate::terminal::{put, put_json};
+use crate::text_file::TextFile;
 
 /// `mambo eval`
 #[derive(Args)]
@@ -36,7 +41,7 @@ pub struct TextArgs {
     /// A text file
     #[arg(long, value_name = "FILE")]
     pub text: PathBuf,
-    /// Tokens of a window; each is scored from an empty memory
+    /// Tokens of a window; each is scored from an empty context
     #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_WINDOW)]
     pub window: usize,
     /// Most windows to score; all if left out
@@ -84,26 +89,21 @@ pub fn run(args: &EvalArgs) -> Result<()> {
 }
 
 impl TextArgs {
-    fn cut(&self) -> TextCut<'_> {
-        TextCut { path: &self.text, window: self.window, windows: self.windows }
+    fn file(&self) -> TextFile<'_> {
+        TextFile { path: &self.text, window: self.window, windows: self.windows }
     }
 }
 
 fn perplexity(args: &PplArgs) -> Result<()> {
-    let model = Model::open(&args.model)?;
-    let windows = args.text.cut().windows(&model)?;
-    let usage = EngineUse { at_least_tokens: windows.length(), ..Default::default() };
-    let mut engine = model.engine(&args.model, usage)?;
-    let vocab = model.spec.vocab;
-    let mut likelihood = Likelihood::default();
+    let model = open::model(args.model.model.as_deref())?;
+    let windows = args.text.file().windows(&model)?;
+    let options = LoadOptions { at_least_tokens: windows.length(), ..args.model.load_options() };
+    let mut engine = open::engine(&model, args.model.threads, &options)?;
     let bar = CountBar::new("windows", windows.count() as u64);
-    for window in windows.iter() {
-        let logits = score_window(&mut engine, window, vocab)?;
-        for (row, &next) in logits.chunks_exact(vocab).zip(&window[1..]) {
-            likelihood.add(log_softmax(row)[next as usize]);
-        }
-        bar.step(1);
-    }
+    let likelihood = quality::perplexity(&mut engine, &windows, model.spec.vocab, &mut |done| {
+        bar.at(done);
+        ControlFlow::Continue(())
+    })?;
     bar.done();
     if args.text.json {
         let mut report = likelihood.to_json();
@@ -121,25 +121,23 @@ fn perplexity(args: &PplArgs) -> Result<()> {
 }
 
 fn divergence(args: &KldArgs) -> Result<()> {
-    let model = Model::open(&args.model)?;
-    let base_model = args.base.clone().or_else(|| args.model.model.clone());
-    let base_args = ModelArgs { model: base_model, cache: CacheArgs::EXACT, ..args.model.clone() };
-    let base = Model::open(&base_args)?;
-    let comparison =
-        compare((&model, &args.model), (&base, &base_args), &args.text.cut(), &Interrupt::install()?)?;
-    let divergence = &comparison.divergence;
+    let model = open::model(args.model.model.as_deref())?;
+    let base = open::model(args.base.as_deref().or(args.model.model.as_deref()))?;
+    let (options, threads) = (args.model.load_options(), args.model.threads);
+    let report = compare((&model, &base), &options, threads, &args.text.file(), &Interrupt::install()?)?;
+    let divergence = &report.comparison.divergence;
     if let Some(path) = &args.svg {
         let title = format!("{} against {}", model.name(), base.name());
         std::fs::write(path, svg_curve(&title, &divergence.sorted(), divergence.mean()))
             .with_context(|| format!("cannot write the picture to {}", path.display()))?;
     }
     if args.text.json {
-        let mut report = comparison.to_json();
+        let mut report = report.to_json();
         report["model"] = json!(model.name());
         report["base"] = json!(base.name());
         put_json(&report)?;
         return Ok(());
     }
-    put(&comparison.text(model.name(), base.name()))?;
+    put(&report.text(model.name(), base.name()))?;
     Ok(())
 }

@@ -2,18 +2,17 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use mambo_engine::{EngineConfig, ModelGraphs, SCORE_TOKENS, cache_layout, optimise};
+use mambo_engine::{EngineConfig, ModelGraphs, PlanOptions, SCORE_TOKENS, cache_layout, optimise};
 use mambo_graph::Graph;
-use mambo_kernel::{Backend, CacheLayout, Phase, Program, Rollback};
+use mambo_kernel::{Backend, CacheLayout, CacheTypes, Phase, Program};
 use mambo_model::{BuildOptions, ModelSpec};
 use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
-use mambo_tensor::DType;
+use mambo_runtime::{DEFAULT_CONTEXT, Described, TypeTable};
 use serde_json::{Value, json};
 
 use crate::analysis::{self, Workload};
 use crate::args::ModelArgs;
-use crate::described::{Described, TypeTable};
-use crate::model;
+use crate::open;
 use crate::terminal::{put, put_json};
 
 /// `mambo explain`
@@ -103,9 +102,9 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     if args.depth.is_some() {
         bail!("--depth is where --analyze measures; add --analyze or leave --depth out");
     }
-    let described = Described::open(args.model.model.as_deref())?;
+    let described = open::described(args.model.model.as_deref())?;
     let types = described.types()?;
-    let backend = model::backend(&args.model)?;
+    let backend = open::backend(args.model.threads)?;
     let stages = Stages::of(args, &described, &types, &*backend)?;
     if args.json {
         put_json(&stages.to_json(args, &described, &types, &*backend))?;
@@ -143,15 +142,18 @@ impl Stages {
         let weight_type = |name: &str| types.dtype(name);
         let phase = args.phase.phase();
         let mut passes = Vec::new();
-        let graph = optimise(&built, backend, phase, &weight_type, &mut |report| {
+        let (max_tokens, max_wanted) = args.phase.rows(args.tokens, args.model.chunk);
+        let load = args.model.load_options();
+        let caches = CacheTypes { kv: load.kv_types_for(types.dtype("embed")), state: load.state_elem };
+        let options = PlanOptions { phase, max_tokens, max_wanted, caches, weight_type: &weight_type };
+        let graph = optimise(&built, backend, &options, &mut |report| {
             passes.push((report.pass.name, report.changed, report.to_string()));
         })?;
-        let (max_tokens, max_wanted) = args.phase.rows(args.tokens, args.model.chunk);
-        let options =
-            LowerOptions { name: &graph.name, phase, max_tokens, max_wanted, weight_type: &weight_type };
+        let name = &graph.name;
+        let options = LowerOptions { name, phase, max_tokens, max_wanted, caches, weight_type: &weight_type };
         let program = lower(&graph, &Kernels::of(backend), &options)?;
         let sequences = if args.phase == PhaseName::Decode { max_tokens } else { 1 };
-        let caches = caches(args, described, types, &built, sequences)?;
+        let caches = cache_layout_of(args, described, types, &built, sequences)?;
         Ok(Stages { built, passes, graph, program, caches })
     }
 
@@ -209,23 +211,22 @@ impl Stages {
 }
 
 /// The caches an engine for this step would make.
-fn caches(
+fn cache_layout_of(
     args: &ExplainArgs,
     described: &Described,
     types: &TypeTable,
     graph: &Graph,
     sequences: usize,
 ) -> Result<CacheLayout> {
-    let trained = described.spec.context.unwrap_or(model::DEFAULT_CONTEXT);
+    let trained = described.spec.context.unwrap_or(DEFAULT_CONTEXT);
+    let options = args.model.load_options();
     let config = EngineConfig {
         max_sequences: sequences,
-        context_tokens: model::context_tokens(&args.model, &described.spec, 0)?,
-        step_tokens: args.model.chunk,
-        kv_types: args.model.cache.kv_types(types.dtype("embed") == Some(DType::F32)),
-        state_elem: args.model.cache.state_type,
-        rollback: Rollback::None,
-        snapshots: Default::default(),
-        memory_bytes: None,
+        context_tokens: options.context_for(&described.spec)?,
+        step_tokens: options.step_tokens,
+        kv_types: options.kv_types_for(types.dtype("embed")),
+        state_elem: options.state_elem,
+        ..EngineConfig::default()
     };
     let graphs =
         ModelGraphs { trunk: graph, mtp: None, trained_context: trained, vocab: described.spec.vocab };

@@ -2,20 +2,20 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use mambo_engine::{MemoryNeed, SCORE_TOKENS, human_bytes, plan};
-use mambo_kernel::{Backend, CacheLayout, PAGE_TOKENS, Phase, Program, WeightKey};
+use mambo_convert::{Container, Recipe};
+use mambo_engine::{MemoryNeed, PlanOptions, SCORE_TOKENS, human_bytes, plan};
+use mambo_kernel::{
+    Backend, CacheLayout, CacheTypes, PAGE_TOKENS, Phase, Program, StepShape, WeightKey, program_cost,
+};
 use mambo_model::{BuildOptions, ModelSpec};
-use mambo_plan::{CostContext, program_cost};
-use mambo_tensor::DType;
+use mambo_runtime::{DEFAULT_CONTEXT, DEFAULT_STEP_TOKENS, Described, TypeTable};
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, context_text};
-use crate::args::{CacheArgs, DEFAULT_CHUNK, ModelArgs, NameArgs};
+use crate::args::{CacheArgs, NameArgs};
 use crate::bandwidth::read_bandwidth;
-use crate::described::{Described, TypeTable};
-use crate::model::DEFAULT_CONTEXT;
 use crate::terminal::{put, put_json};
-use crate::{machine, model};
+use crate::{machine, open};
 
 /// `mambo fit`
 #[derive(Args)]
@@ -35,7 +35,7 @@ pub struct FitArgs {
     /// Read bandwidth to count on in GB/s, instead of measuring it
     #[arg(long, value_name = "GB/S")]
     pub bandwidth: Option<f64>,
-    /// How sequences' memory would be stored.
+    /// How caches would be stored.
     #[command(flatten)]
     pub cache: CacheArgs,
     /// Print one JSON object
@@ -76,17 +76,18 @@ impl TokenBytes {
 
 /// Runs the command.
 pub fn run(args: &FitArgs) -> Result<()> {
-    let described = Described::open(args.model.name())?;
+    let described = open::described(args.model.name())?;
     let types = match &args.quant {
         None => described.types()?,
-        Some(name) => TypeTable::as_if(&described.spec, name)?,
+        Some(name) => Recipe::named(name, Container::Gguf)?.types(&described.spec)?,
     };
-    let flags = ModelArgs { threads: args.threads, ..Default::default() };
-    let backend = model::backend(&flags)?;
+    let backend = open::backend(args.threads)?;
     let memory = match args.memory {
         Some(gib) if gib > 0.0 => (gib * f64::from(1 << 30)) as u64,
         Some(_) => bail!("--memory must be above 0"),
-        None => machine::available_memory()
+        None => backend
+            .memory()?
+            .host
             .context("this system does not say how much memory is free; give it with --memory")?,
     };
     let bandwidth = match args.bandwidth {
@@ -117,22 +118,28 @@ impl Fit {
         let weight_type = |name: &str| types.dtype(name);
         let wanted = [
             (Phase::Decode, 1, 1),
-            (Phase::Prefill, DEFAULT_CHUNK, 1),
+            (Phase::Prefill, DEFAULT_STEP_TOKENS, 1),
             (Phase::Verify, SCORE_TOKENS, SCORE_TOKENS),
         ];
+        let options = cache.load_options();
+        let caches = CacheTypes { kv: options.kv_types_for(types.dtype("embed")), state: options.state_elem };
         let mut programs = Vec::new();
         for (phase, tokens, rows) in wanted {
-            programs.push(plan(&graph, backend, phase, tokens, rows, &weight_type)?);
+            let (max_tokens, max_wanted, weight_type) = (tokens, rows, &weight_type);
+            programs.push(plan(
+                &graph,
+                backend,
+                &PlanOptions { phase, max_tokens, max_wanted, caches, weight_type },
+            )?);
         }
         let mut keys: Vec<WeightKey> = programs.iter().flat_map(|p| p.weights.clone()).collect();
         keys.sort();
         keys.dedup();
-        let all_f32 = types.dtype("embed") == Some(DType::F32);
         let layout = CacheLayout {
             kv_layers: graph.kv_layers.clone(),
-            kv_types: cache.kv_types(all_f32),
+            kv_types: caches.kv,
             state_layers: graph.state_layers.clone(),
-            state_elem: cache.state_type,
+            state_elem: caches.state,
             ..Default::default()
         };
         let arena = programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64;
@@ -179,10 +186,9 @@ impl Fit {
     /// Bytes one token moves after `depth` others.
     fn token_bytes(&self, depth: usize) -> TokenBytes {
         let total = |depth: usize, weight_bytes: &dyn Fn(&WeightKey) -> u64| -> u64 {
-            let (kv_types, state_elem) = (self.layout.kv_types, self.layout.state_elem);
-            let (tokens, wanted, segments) = (1, 1, 1);
-            let context = CostContext { tokens, wanted, segments, depth, kv_types, state_elem, weight_bytes };
-            program_cost(&self.decode, &context).iter().map(|c| c.bytes).sum()
+            let types = CacheTypes { kv: self.layout.kv_types, state: self.layout.state_elem };
+            let shape = StepShape { tokens: 1, wanted: 1, segments: 1, depth };
+            program_cost(&self.decode, &shape, types, weight_bytes).iter().map(|c| c.bytes).sum()
         };
         let stored = |key: &WeightKey| self.types.bytes(&key.name);
         let (all, fresh, bare) = (total(depth, &stored), total(0, &stored), total(0, &|_| 0));

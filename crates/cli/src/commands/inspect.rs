@@ -2,18 +2,18 @@
 
 use anyhow::{Error, Result};
 use clap::Args;
-use mambo_checkpoint::{Checkpoint, Metadata, TensorInfo};
+use mambo_checkpoint::{Checkpoint, TensorInfo};
 use mambo_engine::human_bytes;
 use mambo_kernel::{CacheLayout, Rollback, SSM_CHUNK, SlotLayout, SsmDims, WeightSource};
 use mambo_model::{Mixer, ModelError, ModelSpec, MoeSpec, Place};
+use mambo_runtime::{Described, Model, RuntimeError};
 use mambo_tensor::DType;
 use mambo_text::Tokenizer;
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, grouped, ranges, short_count};
 use crate::args::{CacheArgs, NameArgs};
-use crate::described::Described;
-use crate::model::Model;
+use crate::open;
 use crate::terminal::{put, put_json};
 
 /// `mambo inspect`
@@ -22,7 +22,7 @@ pub struct InspectArgs {
     /// The model.
     #[command(flatten)]
     pub model: NameArgs,
-    /// How sequences' memory would be stored.
+    /// How caches would be stored.
     #[command(flatten)]
     pub cache: CacheArgs,
     /// List every tensor
@@ -35,7 +35,7 @@ pub struct InspectArgs {
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let (report, text) = match Described::open(args.model.name()) {
+    let (report, text) = match open::described(args.model.name()) {
         Ok(described) => {
             let report = report(&described, &args.cache, args.tensors);
             let text = text(&described, &report, args.tensors);
@@ -53,10 +53,13 @@ pub fn run(args: &InspectArgs) -> Result<()> {
 
 /// Files of an architecture that mambo does not run: what they hold can be shown all the same.
 fn foreign(args: &InspectArgs, error: Error) -> Result<(Value, String)> {
-    let Some(ModelError::UnknownArchitecture { architecture, .. }) = error.downcast_ref() else {
+    let found: Option<&RuntimeError> = error.downcast_ref();
+    let (Some(RuntimeError::Model(ModelError::UnknownArchitecture { architecture, .. })), Some(name)) =
+        (found, args.model.name())
+    else {
         return Err(error);
     };
-    let files = Model::files(args.model.name(), Checkpoint::open_metadata)?;
+    let files = open::files(name)?;
     let mut report = json!({
         "model": files.source(),
         "format": files.format().to_string(),
@@ -115,7 +118,7 @@ fn report(described: &Described, cache: &CacheArgs, tensors: bool) -> Value {
 fn notes(described: &Described) -> Vec<String> {
     // Files whose weights mambo cannot bind are shown all the same.
     let weights = described.model.as_ref().filter(|_| described.has_weights()).and_then(|m| m.weights().ok());
-    let held = weights.map(|weights| weights.0.notes()).unwrap_or_default();
+    let held = weights.map(|weights| weights.notes()).unwrap_or_default();
     described.spec.notes.iter().cloned().chain(held).collect()
 }
 
@@ -167,7 +170,7 @@ fn mixer_sizes(mixer: &Mixer) -> Value {
 /// counts as its type; only where weights cannot be bound are the tensors counted as they lie in the files.
 fn types(model: &Model) -> Value {
     match model.weights() {
-        Ok(weights) => histogram(weights.0.iter().map(|w| {
+        Ok(weights) => histogram(weights.iter().map(|w| {
             (w.dtype(), w.tensor_names().len(), w.shape().iter().product::<usize>() as u64, w.stored_bytes())
         })),
         Err(_) => histogram(model.checkpoint.tensors().map(stored_type)),
@@ -178,7 +181,7 @@ fn types(model: &Model) -> Value {
 type TypeRow = (DType, usize, u64, u64);
 
 fn stored_type(t: &TensorInfo) -> TypeRow {
-    (t.dtype, 1, t.shape.elems() as u64, t.byte_len() as u64)
+    (t.dtype, 1, t.shape.elems() as u64, t.byte_len())
 }
 
 /// One row for each type, most bytes first.
@@ -204,7 +207,8 @@ fn memory(described: &Described, cache: &CacheArgs) -> Value {
     let checkpoint = described.model.as_ref().map(|m| &m.checkpoint);
     // Files whose weights mambo cannot bind are shown all the same.
     let embedding = described.types().ok().and_then(|types| types.dtype("embed"));
-    let (kv_types, state_elem) = (cache.kv_types(embedding == Some(DType::F32)), cache.state_type);
+    let options = cache.load_options();
+    let (kv_types, state_elem) = (options.kv_types_for(embedding), options.state_elem);
     let layers = spec.cache_layers();
     let trunk = spec.trunk_kv_layers();
     let layout = |kv_layers: Vec<_>| CacheLayout {
@@ -234,18 +238,16 @@ fn memory(described: &Described, cache: &CacheArgs) -> Value {
 }
 
 fn tokenizer(model: &Model) -> Value {
-    let has_template = match model.checkpoint.metadata() {
-        Metadata::Gguf(metadata) => metadata.get("tokenizer.chat_template").is_some(),
-        Metadata::Config(files) => files.chat_template.is_some(),
-    };
-    match model.tokenizer() {
-        Ok(t) => json!({
+    let has_template = model.chat_template().is_ok_and(|template| template.is_some());
+    let text = model.text();
+    match text.as_ref().map(|text| (text.tokenizer(), text.stop_tokens())) {
+        Ok((t, stops)) => json!({
             "tokens": t.vocab_size(),
             "special": (0..t.vocab_size() as u32).filter(|id| t.is_special(*id)).count(),
-            "bos": special(&t, t.bos()),
-            "eos": special(&t, t.eos()),
+            "bos": special(t, t.bos()),
+            "eos": special(t, t.eos()),
             "adds_bos": t.adds_bos(),
-            "stop": model.stop_tokens(&t).into_iter().map(|id| special(&t, Some(id))).collect::<Vec<_>>(),
+            "stop": stops.iter().map(|id| special(t, Some(*id))).collect::<Vec<_>>(),
             "chat_template": has_template,
         }),
         Err(error) => json!({"problem": error.to_string(), "chat_template": has_template}),

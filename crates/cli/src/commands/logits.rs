@@ -5,13 +5,15 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use mambo_checkpoint::{SafetensorsTensor, SafetensorsWriter};
 use mambo_engine::ScoreOptions;
+use mambo_kernel::ReferenceBackend;
+use mambo_runtime::LoadOptions;
 use mambo_tensor::Shape;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
 
 use crate::args::LogitsArgs;
 use crate::interrupt;
-use crate::model::{EngineUse, Model};
+use crate::open;
 use crate::progress::CountBar;
 use crate::terminal::put_json;
 
@@ -21,14 +23,13 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         Some(path) => read_ids(path)?,
         None => args.ids.clone(),
     };
-    let model = Model::open(&args.model)?;
+    let model = open::model(args.model.model.as_deref())?;
     let vocab = model.spec.vocab;
-    let usage = EngineUse {
+    let options = LoadOptions {
         sequences: 1 + args.beside,
         mtp: true,
         at_least_tokens: ids.len(),
-        reference: args.reference,
-        ..EngineUse::default()
+        ..args.model.load_options()
     };
     // The last position has no next token to feed the MTP head with.
     let mtp_rows = if model.spec.mtp.is_some() { ids.len().saturating_sub(1) } else { 0 };
@@ -39,8 +40,11 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     // Rows are written as they come: all of them together may be larger than memory.
     let mut file = SafetensorsWriter::create(&args.output, &tensors)?;
     interrupt::remove_on_ctrl_c(file.partial())?;
-    let mut engine = model.engine(&args.model, usage)?;
-    let options = ScoreOptions { chunk: args.model.chunk, companions: args.beside };
+    let mut engine = match args.reference {
+        true => open::with_bar(|bar| model.load(Box::new(ReferenceBackend::new()), &options, bar))?,
+        false => open::engine(&model, args.model.threads, &options)?,
+    };
+    let options = ScoreOptions { chunk: args.model.chunk, companions: args.beside, outputs: &[] };
     let bar = CountBar::new("positions", ids.len() as u64);
     let mut written = Ok(());
     engine.score(&ids, options, &mut |rows| {

@@ -1,21 +1,26 @@
 //! `mambo quantize`: any readable model becomes a GGUF file or a safetensors folder with the types asked for.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
+use mambo_convert::{
+    Calibration, Container, ConvertError, Importance, Layout, Output, Progress, Recipe, SquaredError, convert,
+};
 use mambo_engine::SCORE_TOKENS;
-use mambo_tensor::DType;
+use mambo_runtime::quality::DEFAULT_WINDOW;
+use mambo_runtime::{LoadOptions, Model};
 use serde_json::{Map, Value, json};
 
-use crate::args::{CacheArgs, ModelArgs, OutputArgs};
-use crate::calibration;
-use crate::export::{self, Container, Converter, Layout, Output, Recipe, SquaredError, metadata};
+use crate::args::OutputArgs;
+use crate::comparison::{Report, compare};
 use crate::interrupt::Interrupt;
-use crate::model::Model;
-use crate::quality::{Comparison, DEFAULT_WINDOW, TextCut, compare};
+use crate::open;
+use crate::progress::{ByteBar, CountBar};
 use crate::terminal::{put, put_json};
+use crate::text_file::TextFile;
 
 /// `mambo quantize`
 #[derive(Args)]
@@ -53,102 +58,97 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     for rule in &args.tensor {
         recipe = recipe.with_rule(rule)?;
     }
-    let (path, force) = (args.output.path.as_path(), args.output.force);
-    match container {
-        Container::Gguf => export::check_file(path, force)?,
-        Container::Safetensors => export::folder::check(path)?,
-    }
-    let threads = args.output.workers()?;
-    let model_args = ModelArgs {
-        model: args.model.clone(),
-        chunk: SCORE_TOKENS,
-        threads: args.output.threads,
-        ..Default::default()
-    };
-    let model = Model::open(&model_args)?;
-    check_not_source(&model, path)?;
+    let path = args.output.path.as_path();
+    let output = Output { path, replace: args.output.force, threads: args.output.workers()? };
+    output.check()?;
+    let model = open::model(args.model.as_deref())?;
+    output.check_not_source(&model)?;
     // What is measured at the end is read now: hours of work must not end in a missing file.
-    let whole = |path| TextCut { path, window: DEFAULT_WINDOW, windows: None };
-    let (calibrate, check) = (args.calibrate.as_deref().map(whole), args.check.as_deref().map(whole));
-    for text in calibrate.iter().chain(&check) {
+    let whole = |path| TextFile { path, window: DEFAULT_WINDOW, windows: None };
+    let (calibrating, check) = (args.calibrate.as_deref().map(whole), args.check.as_deref().map(whole));
+    for text in calibrating.iter().chain(&check) {
         text.windows(&model)?;
     }
     let interrupt = Interrupt::install()?;
-    let weights = model.weights()?;
-    let mut layout = recipe.layout(&model.spec, container)?;
-    layout.keep_kv_scales(weights.0.kv_scales(), container);
-    let importance =
-        calibrate.map(|text| calibration::measure(&model, &model_args, &text, &interrupt)).transpose()?;
-    let output = Output { path, force, threads, what: "quantizing", interrupt: &interrupt };
-    let converter = Converter::new(&weights.0, &layout, importance.as_ref(), threads)?;
-    let bytes = match container {
-        Container::Gguf => {
-            export::write_gguf(output, &metadata::of_model(&model, &recipe)?, &layout, &converter)?
-        }
-        Container::Safetensors => export::folder::write(output, &model, &layout, &converter)?,
-    };
-    let errors = Errors::of(&layout, &converter);
-    let comparison = check.map(|text| compare_with_source(&model, &model_args, path, &text, &interrupt));
-    let comparison = comparison.transpose()?;
+    recipe.layout(&model.spec, container)?;
+    let options = LoadOptions { step_tokens: SCORE_TOKENS, ..LoadOptions::default() };
+    let threads = args.output.threads;
+    let calibrated = calibrating.map(|text| calibrate(&model, &options, threads, &text, &interrupt));
+    let importance = calibrated.transpose()?;
+    let converted = writing("quantizing", &interrupt, |progress| {
+        convert(&model, &recipe, importance.as_ref(), output, progress)
+    })?;
+    let (bytes, layout) = (converted.bytes, &converted.layout);
+    let errors = Errors(converted.errors);
+    let compared = check.map(|text| compare_with_source(&model, path, &options, threads, &text, &interrupt));
+    let compared = compared.transpose()?;
     if args.output.json {
-        let mut summary = summary(&args.output.path, bytes, &layout, &recipe);
+        let mut summary = summary(path, bytes, layout, &recipe);
         summary["errors"] = errors.to_json();
-        summary["check"] = json!(comparison.map(|c| c.to_json()));
+        summary["check"] = json!(compared.map(|c| c.to_json()));
         return Ok(put_json(&summary)?);
     }
     errors.print();
-    report(&args.output.path, bytes, &layout, &recipe, false)?;
-    if let Some(comparison) = comparison {
-        put(&comparison.text(&args.output.path.display().to_string(), model.name()))?;
+    report(path, bytes, layout, &recipe, false)?;
+    if let Some(compared) = compared {
+        put(&compared.text(&path.display().to_string(), model.name()))?;
     }
     Ok(())
 }
 
-/// Refuses to write over what is being read.
-fn check_not_source(model: &Model, path: &Path) -> Result<()> {
-    let (Ok(target), Ok(source)) = (path.canonicalize(), Path::new(model.name()).canonicalize()) else {
-        return Ok(());
-    };
-    // All files of a split model have one name but for their number.
-    let whole = |path: &Path| {
-        let name = path.display().to_string();
-        name.find("-of-")
-            .and_then(|at| name[..at].rfind('-').map(|dash| name[..dash].to_owned()))
-            .unwrap_or(name)
-    };
-    if whole(&target) == whole(&source) {
-        bail!("{} is the model that is being read; give the output another name", path.display());
-    }
-    Ok(())
+/// Runs something that writes a model, with a progress bar if a person is watching; Ctrl-C ends it.
+pub fn writing<T>(
+    what: &str,
+    interrupt: &Interrupt,
+    write: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<T, ConvertError>,
+) -> Result<T> {
+    let bar = ByteBar::new(what, 0);
+    let written = write(&mut |progress| {
+        bar.at(progress.done, progress.total);
+        interrupt.flow()
+    });
+    bar.done();
+    interrupt.or_stopped(written, "nothing was written")
 }
 
-/// Compares what was written with its source, whose caches are exact.
+/// Runs the model over a text to learn which inputs matter.
+fn calibrate(
+    model: &Model,
+    options: &LoadOptions,
+    threads: Option<usize>,
+    text: &TextFile,
+    interrupt: &Interrupt,
+) -> Result<Importance> {
+    let windows = text.windows(model)?;
+    let options = LoadOptions { at_least_tokens: windows.length(), ..options.clone() };
+    let backend = open::backend(threads)?;
+    let mut calibration = open::with_bar(|on_event| Calibration::load(model, backend, &options, on_event))?;
+    let bar = CountBar::new("calibrating", windows.count() as u64);
+    let measured = calibration.measure(&windows, &mut |done| {
+        bar.at(done);
+        interrupt.flow()
+    });
+    bar.done();
+    interrupt.or_stopped(measured, "nothing was written")
+}
+
+/// Compares what was written with its source; the caches of both are exact.
 fn compare_with_source(
     model: &Model,
-    args: &ModelArgs,
     written: &Path,
-    text: &TextCut,
+    options: &LoadOptions,
+    threads: Option<usize>,
+    text: &TextFile,
     interrupt: &Interrupt,
-) -> Result<Comparison> {
-    let base = ModelArgs { cache: CacheArgs::EXACT, ..args.clone() };
-    let written = ModelArgs { model: Some(written.display().to_string()), ..base.clone() };
-    compare((&Model::open(&written)?, &written), (model, &base), text, interrupt)
+) -> Result<Report> {
+    let written = open::model(Some(&written.display().to_string()))?;
+    compare((&written, model), &options.clone().exact(), threads, text, interrupt)
 }
 
 /// The errors of the weights, by what they are in their layer and how they are stored.
 struct Errors(BTreeMap<(String, &'static str), SquaredError>);
 
 impl Errors {
-    fn of(layout: &Layout, converter: &Converter) -> Errors {
-        let main = layout.tensors.iter().filter(|tensor| tensor.content.is_main());
-        let stored: BTreeMap<&str, DType> =
-            main.map(|tensor| (tensor.weight.as_str(), tensor.encoding())).collect();
-        Errors(converter.errors(|weight| {
-            let role = weight.rsplit('.').next().unwrap_or(weight).to_owned();
-            (role, stored.get(weight).map_or("", |dtype| dtype.name()))
-        }))
-    }
-
     /// Those that lost something.
     fn lossy(&self) -> impl Iterator<Item = (&str, &str, f64)> {
         let rows = self.0.iter().map(|((role, dtype), error)| (role.as_str(), *dtype, error.relative()));

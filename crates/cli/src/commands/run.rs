@@ -4,61 +4,47 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use mambo_engine::{Request, human_bytes};
-use mambo_text::{ChatRequest, Event as Piece, OutputStyle};
+use mambo_engine::human_bytes;
+use mambo_runtime::{ChatRequest, GenerateOptions, Piece, memory};
 use serde_json::{Value, json};
 
 use crate::args::RunArgs;
-use crate::conversation::say_thinking;
 use crate::interrupt::Interrupt;
-use crate::machine;
-use crate::model::{EngineUse, Model};
+use crate::open;
 use crate::reply::answer;
 use crate::terminal::{Screen, put_json};
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
-    let prompt = read_prompt(args.prompt.as_deref().unwrap_or_default())?;
-    let mut chat = chat_request(args, &prompt)?;
-    let model = Model::open(&args.model)?;
-    let tokenizer = model.tokenizer()?;
-    let tools = chat.tools.clone();
-    let (ids, style) = if args.raw {
-        (tokenizer.encode(&prompt, true), OutputStyle::PLAIN)
-    } else {
-        let template = model.template(&tokenizer)?;
-        say_thinking(&template, &mut chat);
-        let text = template.render(&chat)?;
-        (tokenizer.encode(&text, false), OutputStyle::detect(template.source(), &text))
-    };
-    let mut engine = model.engine(&args.model, EngineUse::default())?;
+    let question = read_prompt(args.prompt.as_deref().unwrap_or_default())?;
+    let chat = chat_request(args, &question)?;
+    let model = open::model(args.model.model.as_deref())?;
+    let text = model.text()?;
+    let prompt = if args.raw { text.plain(&question) } else { text.chat(chat)? };
+    let mut engine = open::engine(&model, args.model.threads, &args.model.load_options())?;
     // Not before: Ctrl-C while a model loads ends the program.
     let interrupt = Interrupt::install()?;
-    let request = Request {
-        prompt: ids,
-        max_tokens: args.tokens,
-        stop_tokens: model.stop_tokens(&tokenizer),
-        sampling: args.sample.over(model.sampling_defaults()),
-        ..Default::default()
-    };
+    let options =
+        GenerateOptions { max_tokens: args.tokens, sampling: Some(args.sample.over(text.sampling())) };
     let mut screen = Screen::new();
     // The text to continue comes with its continuation: before it stands the progress of reading it.
-    let mut echo = if args.raw { prompt.as_str() } else { "" };
+    let mut echo = if args.raw { question.as_str() } else { "" };
     let mut show = |piece: &Piece| {
         if !args.json {
             screen.content(std::mem::take(&mut echo))?;
         }
         show_piece(&mut screen, piece, args.json)
     };
-    let reply = answer(&mut engine, &tokenizer, request, style, &tools, &interrupt, &mut show)?;
+    let timed = answer(&mut engine, &text, prompt, options, &interrupt, &mut show)?;
     if args.json {
-        put_json(&reply.to_json(&tokenizer))?;
+        put_json(&timed.to_json(&text))?;
     } else {
         screen.content(echo)?;
         screen.end()?;
-        let (prefill, decode) = reply.speeds();
-        let memory = machine::peak_memory()
-            .map_or(String::new(), |bytes| format!(", peak memory {}", human_bytes(bytes)));
+        let (prefill, decode) = timed.speeds();
+        let reply = &timed.reply;
+        let memory =
+            memory::peak().map_or(String::new(), |bytes| format!(", peak memory {}", human_bytes(bytes)));
         eprintln!(
             "[{} prompt tokens at {prefill:.0}/s, {} answer tokens at {decode:.1}/s, {}{memory}]",
             reply.prompt_tokens,

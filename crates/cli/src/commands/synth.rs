@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 use clap::Args;
+use mambo_convert::{Container, Output, Recipe, Synth, write_gguf};
 
-use super::quantize::report;
+use super::quantize::{report, writing};
 use crate::args::OutputArgs;
-use crate::export::{self, Container, Output, Recipe};
 use crate::interrupt::Interrupt;
-use crate::synth::Synth;
+use crate::open;
 
 /// `mambo synth`
 #[derive(Args)]
@@ -29,15 +29,14 @@ pub struct SynthArgs {
 pub fn run(args: &SynthArgs) -> Result<()> {
     // One type makes speed easy to read; a mix is one because it was asked for.
     let recipe = Recipe::pure(&args.quant).or_else(|_| Recipe::named(&args.quant, Container::Gguf))?;
-    let synth = Synth::new(&args.preset, args.seed)?;
+    let donor = open::model(None)?;
+    let synth = Synth::new(&args.preset, args.seed, &donor)?;
     let layout = recipe.layout(&synth.spec, Container::Gguf)?;
-    let output = Output {
-        path: &args.output.path,
-        force: args.output.force,
-        threads: args.output.workers()?,
-        what: "writing",
-        interrupt: &Interrupt::install()?,
-    };
-    let bytes = export::write_gguf(output, &synth.metadata(&recipe)?, &layout, &synth)?;
+    let output =
+        Output { path: &args.output.path, replace: args.output.force, threads: args.output.workers()? };
+    let metadata = synth.metadata(&recipe)?;
+    let bytes = writing("writing", &Interrupt::install()?, |progress| {
+        write_gguf(output, &metadata, &layout, &synth, progress)
+    })?;
     report(&args.output.path, bytes, &layout, &recipe, args.output.json)
 }

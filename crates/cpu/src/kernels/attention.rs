@@ -1,12 +1,11 @@
 //! `attention`: appends k and v to the pages, then `y = Σ_s softmax_s(q·k_s/√d)·v_s` over all positions up
 //! to the row's own.
 //!
-//! Positions are taken in splits of a fixed length: key block by key block within one, and one split
-//! after the other into the total. So it makes no difference who computes a split, and threads can share
-//! a few queries over a long context (`attention_split.rs`). Otherwise an item is a block of queries (rows
-//! times query heads) that share a key head, with all of its context. Pages are widened to f32 once per item,
-//! or as they are read where few queries meet them.
-//! Bytes: the pages once per item; FLOPs: 4 per query, position and channel.
+//! Positions are processed in KV splits of fixed length: block by block within a split, and split by split into the
+//! total. The result does not depend on which thread computes a split, so threads can share a few queries over a long
+//! context (`attention_split.rs`). Otherwise an item is a block of queries (rows times query heads) that share a key
+//! head, with their whole context. Pages are widened to f32 once per item, or while they are read if there are few
+//! queries. Bytes: the pages once per item; FLOPs: 4 per query, position and channel.
 #![allow(unsafe_code)]
 
 use mambo_kernel::{AttentionDims, KvElem, Op, OpKind, Operand, PAGE_TOKENS, Segment};
@@ -21,9 +20,9 @@ use crate::shared::View;
 use crate::simd::{Simd, part, part_mut, vectors};
 use crate::stored::{F16, F32, Stored};
 
-/// Most queries of an item.
+/// Maximum queries of an item.
 pub(super) const QUERIES: usize = 32;
-/// Pages of a split.
+/// Pages of a KV split.
 const SPLIT_PAGES: usize = 8;
 
 pub(crate) struct Attention {
@@ -35,7 +34,8 @@ pub(crate) struct Attention {
     pub layer: usize,
 }
 
-/// Queries of a segment that share a key head: query `i` is head `i mod share` of row `i / share`.
+/// Queries of a segment that share a key head: with h = [`Attention::heads_per_kv`], query `i` is head `i mod h` of row
+/// `i / h`.
 pub(super) struct Queries<'a> {
     pub segment: &'a Segment,
     pub kv_head: usize,
@@ -43,15 +43,15 @@ pub(super) struct Queries<'a> {
     pub count: usize,
 }
 
-/// Working memory of an item.
+/// Scratch memory of an item.
 struct AttentionScratch<'a> {
     keys: &'a mut [f32],
     values: &'a mut [f32],
     /// Scaled queries.
     queries: &'a mut [f32],
-    /// Weighted values of the running split.
+    /// Weighted values of the current split.
     sums: &'a mut [f32],
-    /// The same of all before it.
+    /// Weighted values of all splits before it.
     totals: &'a mut [f32],
 }
 
@@ -81,7 +81,7 @@ impl Attention {
         )
     }
 
-    /// Stores one head's keys and values of a segment.
+    /// Appends one head's keys and values of a segment to its pages.
     #[inline(always)]
     fn append<S: Simd>(&self, cx: &Cx, segment: &Segment, head: usize, k: &View, v: &View) {
         let n = self.dims.head_dim;
@@ -99,13 +99,13 @@ impl Attention {
         }
     }
 
-    /// Query heads of a key head.
+    /// Query heads per key head.
     #[inline(always)]
     pub(super) fn heads_per_kv(&self) -> usize {
         self.dims.q_heads / self.dims.kv_heads
     }
 
-    /// Step row and first column of a query.
+    /// Row of the step and first column of a query.
     #[inline(always)]
     pub(super) fn row_and_col(&self, block: &Queries, i: usize) -> (usize, usize) {
         let (heads, at) = (self.heads_per_kv(), block.first + i);
@@ -172,14 +172,14 @@ impl Attention {
         };
         for index in first..end {
             let stored = page(index);
-            // The next split is this thread's too, as a rule; what is here already may be asked for at no cost.
+            // The next split is usually this thread's too; prefetching what is already in cache costs nothing.
             let next = if index < last { page(index + 1) } else { stored };
             let seen =
                 |i: usize| (self.position(block, i) + 1).saturating_sub(index * PAGE_TOKENS).min(PAGE_TOKENS);
             let state = (&**queries, &mut running, &mut **sums);
             let is_read_once = group_size::<S>(block.count) == block.count;
             if is_read_once && [key_format.elem, value_format.elem] == [KvElem::F16; 2] {
-                // No need to put it down as f32.
+                // Widened in registers, not in memory.
                 attend_page::<S, F16>(Block::new(stored, n, next), block.count, seen, state);
             } else {
                 key_format.widen_keys::<S>(stored.0, keys);
@@ -221,7 +221,7 @@ impl Attention {
         }
     }
 
-    /// Computes one split of a block of queries and hands each query's share on.
+    /// Computes one split of a block of queries and passes each query's partial result to `take`.
     #[inline(always)]
     pub(super) fn attend_split<S: Simd>(
         &self,
@@ -240,7 +240,7 @@ impl Attention {
         }
     }
 
-    /// Block `item` of up to `size` queries of a segment; all of a key head's come after each other.
+    /// Block `item` of up to `size` queries of a segment; blocks of a key head are consecutive.
     #[inline(always)]
     pub(super) fn block<'a>(&self, segment: &'a Segment, size: usize, item: usize) -> Queries<'a> {
         let (count, blocks) = (segment.rows as usize * self.heads_per_kv(), self.blocks(segment, size));
@@ -248,15 +248,15 @@ impl Attention {
         Queries { segment, kv_head: item / blocks, first, count: size.min(count - first) }
     }
 
-    /// How many blocks a key head has in a segment.
+    /// Number of query blocks per key head of a segment.
     #[inline(always)]
     pub(super) fn blocks(&self, segment: &Segment, size: usize) -> usize {
         (segment.rows as usize * self.heads_per_kv()).div_ceil(size)
     }
 }
 
-/// How many of the queries that are left meet a page together: registers hold one more than usual, so that one is
-/// not left alone.
+/// How many of the remaining queries are processed together: registers allow one more than usual, so that no single
+/// query is left over.
 #[inline(always)]
 fn group_size<S: Simd>(left: usize) -> usize {
     match left {
@@ -266,7 +266,7 @@ fn group_size<S: Simd>(left: usize) -> usize {
     }
 }
 
-/// Takes a page into a block of queries, of which `seen` positions are before or at their own.
+/// Adds a page to a block of queries; query i sees its first `seen(i)` positions.
 #[inline(always)]
 fn attend_page<S: Simd, T: Stored>(
     page: Block<T>,
@@ -275,7 +275,7 @@ fn attend_page<S: Simd, T: Stored>(
     (queries, running, sums): (&[f32], &mut [Running; QUERIES], &mut [f32]),
 ) {
     let n = page.head_dim();
-    // Queries stand in order of position: those before this page come first.
+    // Queries are in order of position: those before this page come first.
     let mut i = (0..count).find(|&i| seen(i) > 0).unwrap_or(count);
     while i < count {
         let (queries, running, sums) = (&queries[i * n..], &mut running[i..], &mut sums[i * n..]);
@@ -314,7 +314,7 @@ impl Work for Attention {
         let items_of = |segment: &Segment| self.blocks(segment, size) * kv_heads;
         let (mut segment, mut first_item) = (0, 0);
         while let Some(item) = cx.next(1, segments.iter().map(items_of).sum()) {
-            // Items come in ascending order: walk on to the segment that has this one.
+            // Items come in ascending order: advance to the segment of this one.
             while item >= first_item + items_of(&segments[segment]) {
                 first_item += items_of(&segments[segment]);
                 segment += 1;

@@ -1,8 +1,8 @@
 //! The arithmetic of one key block of attention: scores, online softmax, weighted values.
 //!
-//! Keys are `[channel][32 positions]`, values `[32 positions][channel]`. A lane is a position in the scores and
-//! a channel in the output, so every sum is one lane's own and runs in ascending order. Queries are taken a
-//! few at a time only to share loads.
+//! Keys are `[channel][32 positions]`, values `[32 positions][channel]`. A lane is a position of the scores and a
+//! channel of the output, so every sum stays in one lane and runs in ascending order. Queries are processed a few at a
+//! time only to share loads.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -18,22 +18,23 @@ pub(super) const SHARED: usize = 4;
 /// Vectors of positions in a key block.
 const KEY_VECTORS: usize = PAGE_TOKENS / LANES;
 
-/// How far a score may exceed its query's reference before that is raised: raising costs, and floats have room for e⁸.
+/// How far a score may exceed its query's reference before the reference is raised: raising it costs time, and e⁸ is
+/// well within range.
 const SLACK: f32 = 8.0;
 
 /// What a query carries from block to block of a split.
 #[derive(Clone, Copy)]
 pub(super) struct Running {
-    /// What scores are taken against.
+    /// Subtracted from scores before the exponential.
     reference: f32,
-    /// Sums of weights, lane by lane.
+    /// Sums of softmax weights, by lane.
     weight_sums: [f32; LANES],
 }
 
 impl Running {
     pub const START: Running = Running { reference: f32::NEG_INFINITY, weight_sums: [0.0; LANES] };
 
-    /// What is known of the softmax after a split.
+    /// The softmax after a split.
     #[inline(always)]
     pub fn end<S: Simd>(&self) -> Softmax {
         Softmax { reference: self.reference, sum: S::sum(S::load(&self.weight_sums)) }
@@ -48,16 +49,16 @@ pub(super) struct Softmax {
 }
 
 impl Softmax {
-    /// Of no position.
+    /// The softmax of no position.
     pub const EMPTY: Softmax = Softmax { reference: f32::NEG_INFINITY, sum: 0.0 };
 }
 
-/// A key block: keys and values as they are stored, or widened.
+/// A key block: keys and values as stored, or widened.
 pub(super) struct Block<'a, T> {
     keys: &'a [u8],
     values: &'a [u8],
     head_dim: usize,
-    /// Keys and values to fetch meanwhile, as they are stored.
+    /// Stored keys and values to prefetch meanwhile.
     next: (&'a [u8], &'a [u8]),
     stored: PhantomData<T>,
 }
@@ -72,8 +73,8 @@ impl<'a, T: Stored> Block<'a, T> {
         self.head_dim
     }
 
-    /// Takes this block into `Q` queries. `queries` and `sums` are `[Q][head_dim]`, and the first `seen[i]`
-    /// positions are before or at query i's own.
+    /// Adds this block to `Q` queries. `queries` and `sums` are `[Q][head_dim]`, and query i sees the first `seen[i]`
+    /// positions.
     #[inline(always)]
     pub fn attend<S: Simd, const Q: usize>(
         &self,
@@ -107,8 +108,8 @@ impl<'a, T: Stored> Block<'a, T> {
         let n = self.head_dim;
         let queries: [&[f32]; Q] = std::array::from_fn(|i| &queries[i * n..(i + 1) * n]);
         let mut scores = [[S::zero(); KEY_VECTORS]; Q];
-        // A core can wait for few lines at a time: requests that are spread evenly over all of a block's work keep
-        // memory busy, bursts of them do not. A channel of 16-bit keys, the usual ones, is one line.
+        // A core has few outstanding cache misses: prefetches spread evenly over a block's work keep memory busy,
+        // bursts do not. A channel of 16-bit keys, the usual type, is one cache line.
         let ahead = self.next.0.len() / n;
         for (c, keys) in self.keys.chunks_exact(PAGE_TOKENS * T::BYTES).enumerate() {
             S::prefetch(self.next.0, c * ahead);
@@ -130,7 +131,7 @@ impl<'a, T: Stored> Block<'a, T> {
         &self.values[(t * self.head_dim + c) * T::BYTES..][..width * T::BYTES]
     }
 
-    /// Scales the sums of some channels by `kept` and adds the values by their weights.
+    /// Scales the sums of some channels by `kept` and adds the weighted values.
     #[inline(always)]
     fn add_values<S: Simd, const Q: usize, const V: usize>(
         &self,
@@ -152,11 +153,11 @@ impl<'a, T: Stored> Block<'a, T> {
         });
         let (fetched, ahead) = (self.next.1.len() / n * c, self.next.1.len() * width / (n * PAGE_TOKENS));
         for (t, values) in self.values.chunks_exact(n * T::BYTES).take(common).enumerate() {
-            // The lines of 16-bit values.
+            // The cache lines of 16-bit values.
             for line in (0..V * LANES * 2).step_by(64) {
                 S::prefetch(self.next.1, fetched + t * ahead + line);
             }
-            // Cut in two steps: so the compiler knows the length, and checks no vector for its end.
+            // Sliced in two steps: that way the compiler knows the length and omits bounds checks per vector.
             let values = &values[c * T::BYTES..][..width * T::BYTES];
             for v in 0..V {
                 let value = T::load_part::<S>(stored_part::<T>(values, v));
@@ -172,7 +173,7 @@ impl<'a, T: Stored> Block<'a, T> {
                 S::store_part(acc[i][v], part_mut(&mut sums[i * n + c..][..width], v));
             }
         });
-        // Queries further on see more of the block.
+        // Later queries see more of the block.
         for i in 0..Q {
             let sums = &mut sums[i * n + c..][..width];
             for t in common..seen[i] {
@@ -194,8 +195,8 @@ fn stored_part<T: Stored>(values: &[u8], i: usize) -> &[u8] {
     &values[i * bytes..values.len().min((i + 1) * bytes)]
 }
 
-/// Adds the weights of a block's scores to a query's sums, writes them, and returns the factor on what was summed
-/// before. At least one position is seen; the weights of hidden ones are zero.
+/// Writes the softmax weights of a block's scores, adds them to the query's sums, and returns the factor on what was
+/// summed before. At least one position is seen; the weights of masked ones are zero.
 #[inline(always)]
 fn softmax_block<S: Simd>(
     scores: &mut [S::F; KEY_VECTORS],
@@ -203,7 +204,7 @@ fn softmax_block<S: Simd>(
     running: &mut Running,
     weights: &mut [f32; PAGE_TOKENS],
 ) -> f32 {
-    debug_assert!(seen > 0, "nothing to compare");
+    debug_assert!(seen > 0, "no position is seen");
     if seen < PAGE_TOKENS {
         for v in 0..KEY_VECTORS {
             scores[v] = S::first(seen.saturating_sub(v * LANES), scores[v], S::splat(f32::NEG_INFINITY));
@@ -230,15 +231,15 @@ fn softmax_block<S: Simd>(
     kept
 }
 
-/// A query's splits so far.
+/// The splits of a query added up so far.
 pub(super) struct Total<'a> {
     pub softmax: &'a mut Softmax,
-    /// Weighted values, by the weights that the reference so far gives.
+    /// Weighted values, relative to the reference so far.
     pub sums: &'a mut [f32],
 }
 
 impl Total<'_> {
-    /// Takes the next split in. The first one is taken as it is, to the bit.
+    /// Adds the next split. Adding the first one leaves its bits unchanged.
     #[inline(always)]
     pub fn add<S: Simd>(&mut self, next: Softmax, sums: &[f32]) {
         let old = *self.softmax;

@@ -1,9 +1,9 @@
 //! Few queries with a long context: threads share its KV splits.
 //!
-//! An item is one split of a block of queries. What it finds goes to memory that threads share, where
-//! the queries' owners then add it to the totals, split after split as one thread alone would. Where
-//! memory is too small for all splits there are several passes. The last one ends without a barrier: whoever
-//! writes the shared memory next has met the others before (`Cx::shared_scratch`).
+//! An item is one split of a block of queries. Partial results go to scratch memory that threads share; after a barrier
+//! each thread adds up the splits of its queries, in the order in which a single thread would. If the scratch memory
+//! is too small for all splits, there are several passes. The last pass ends without a barrier, because the next call
+//! that writes the shared scratch has one first (`Cx::shared_scratch`).
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -13,38 +13,38 @@ use super::attention::{Attention, QUERIES, Queries};
 use super::attention_block::{Softmax, Total, finish};
 use crate::simd::Simd;
 
-/// Splits of a query, and totals, that are held at once for each thread: as many as keep all busy between two
+/// Partial results (splits of a query) and totals held at once per thread: enough to keep all threads busy between two
 /// barriers.
 const HELD: usize = 256;
-/// Most that are held.
+/// Maximum of partial results and totals held at once.
 const MOST_HELD: usize = 4096;
 /// The phase whose counter hands out splits; keys are appended in the one before.
 const PHASE: usize = 1;
-/// Items for each thread that make splitting superfluous.
+/// Items per thread from which splitting is not worthwhile.
 const ENOUGH: usize = 4;
 
-/// Attention of which threads share the splits.
+/// Attention whose KV splits are divided among threads.
 pub(super) struct SplitAttention<'a> {
     attention: &'a Attention,
     /// Queries of the step.
     queries: usize,
     /// Splits of the longest context.
     splits: usize,
-    /// Splits of each query in a pass.
+    /// Splits per query and pass.
     at_once: usize,
 }
 
 impl<'a> SplitAttention<'a> {
-    /// Floats of what is held in common.
+    /// Floats of shared scratch.
     pub fn floats(head_dim: usize) -> usize {
         MOST_HELD * (head_dim + 2)
     }
 
-    /// Splits the work if there is too little of it otherwise.
+    /// Splits the work if there would be too few items otherwise.
     #[inline(always)]
     pub fn of(attention: &'a Attention, cx: &Cx, rows: usize) -> Option<SplitAttention<'a>> {
         let queries = rows * attention.dims.q_heads;
-        // A total and at least two splits of each query have to be held.
+        // A total and at least two splits per query must fit.
         let held = (HELD * cx.threads).min(MOST_HELD);
         if queries == 0 || 3 * queries > held {
             return None;
@@ -78,7 +78,7 @@ impl<'a> SplitAttention<'a> {
         }
     }
 
-    /// Blocks of queries, each with its splits in a pass.
+    /// Blocks of queries, each with its splits of a pass.
     #[inline(always)]
     fn blocks<'b>(
         &self,
@@ -96,8 +96,8 @@ impl<'a> SplitAttention<'a> {
         })
     }
 
-    /// Computes a pass's items in runs of neighbours, which are one stream: a thread that is slow, or disturbed, takes
-    /// fewer of them.
+    /// Computes the items of a pass in runs of consecutive ones, which are read as one stream; a slow or interrupted
+    /// thread takes fewer of them.
     #[inline(always)]
     fn compute_splits<S: Simd>(&self, cx: &Cx, pass: &Range<usize>, taken: usize, floats: &mut [f32]) {
         let count = self.blocks(cx, pass).map(|(_, splits)| splits.len()).sum();
@@ -113,7 +113,7 @@ impl<'a> SplitAttention<'a> {
         }
     }
 
-    /// Computes a split of a block of queries and puts down what it finds.
+    /// Computes a split of a block of queries and stores the partial results.
     #[inline(always)]
     fn compute_split<S: Simd>(
         &self,
@@ -126,8 +126,7 @@ impl<'a> SplitAttention<'a> {
         let n = self.attention.dims.head_dim;
         let take = |i: usize, softmax: Softmax, sums: &[f32]| {
             let held = self.held(self.query(block, i), 1 + split - pass.start);
-            // SAFETY: a split of a query belongs to one item, and all threads have met since the memory was last
-            // read.
+            // SAFETY: a split of a query belongs to one item, and there was a barrier since the memory was last read.
             let held = unsafe { cx.shared_scratch.write(held) };
             held[..n].copy_from_slice(sums);
             held[n..].copy_from_slice(&[softmax.reference, softmax.sum]);
@@ -135,7 +134,7 @@ impl<'a> SplitAttention<'a> {
         self.attention.attend_split::<S>(cx, block, split, floats, take);
     }
 
-    /// Adds a pass's splits of a query to its total, and writes the result after the last.
+    /// Adds the splits of a pass to a query's total, and writes the result after the last split.
     #[inline(always)]
     fn add_up<S: Simd>(&self, cx: &Cx, pass: &Range<usize>, query: usize) {
         let n = self.attention.dims.head_dim;
@@ -144,7 +143,7 @@ impl<'a> SplitAttention<'a> {
         let segment = &segments[segments.partition_point(|s| s.first_row as usize <= row) - 1];
         let position = segment.position as usize + row - segment.first_row as usize;
         let splits = self.attention.splits_to(position);
-        // SAFETY: this thread alone has this query.
+        // SAFETY: this query belongs to this thread alone.
         let (sums, rest) = unsafe { cx.shared_scratch.write(self.held(query, 0)) }.split_at_mut(n);
         let mut softmax = Softmax { reference: rest[0], sum: rest[1] };
         if pass.start == 0 {
@@ -166,14 +165,14 @@ impl<'a> SplitAttention<'a> {
         }
     }
 
-    /// Number of a block's query in the step.
+    /// Index in the step of a block's query.
     #[inline(always)]
     fn query(&self, block: &Queries, i: usize) -> usize {
         let (row, col) = self.attention.row_and_col(block, i);
         row * self.attention.dims.q_heads + col / self.attention.dims.head_dim
     }
 
-    /// Where a query's total (0) or a split of the pass (from 1 on) is held.
+    /// Where a query's total (`which` 0) or a split of the pass (from 1 on) is held.
     #[inline(always)]
     fn held(&self, query: usize, which: usize) -> Range<usize> {
         let floats = self.attention.dims.head_dim + 2;

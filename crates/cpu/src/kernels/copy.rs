@@ -1,4 +1,4 @@
-//! `concat` and `gather_rows`: rows copied to another place. An item is an output row.
+//! `concat` and `gather_rows`: copies of rows. An item is an output row.
 #![allow(unsafe_code)]
 
 use mambo_kernel::{OpKind, Operand};

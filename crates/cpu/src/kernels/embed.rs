@@ -1,4 +1,4 @@
-//! `embed`: rows of a table by token id, decoded from their stored form. An item is a row.
+//! `embed`: rows of a table by token id, decoded from the stored type. An item is a row.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::isa::Isa;
 use crate::memory::Buffer;
 use crate::simd::Simd;
 
-/// A table as it is stored.
+/// A table in its stored type.
 pub(crate) struct Table {
     pub dtype: DType,
     pub rows: usize,
     pub cols: usize,
     pub row_bytes: usize,
-    /// Parts in order: the row after the last, and the factor on every value.
+    /// Runs of rows with the same factor: the row after the run, and the factor.
     pub scales: Vec<(usize, f32)>,
     pub data: Buffer<u8>,
 }

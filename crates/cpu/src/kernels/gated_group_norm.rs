@@ -1,5 +1,5 @@
 //! `gated_group_norm`: `v = y·SiLU(z)`, then `rms_norm` of each group of channels, times a weight.
-//! An item is a group of a row, which it also rounds where that is wanted next; 12 bytes per value.
+//! An item is a group of a row, which is also quantised if the next call wants that; 12 bytes per value.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) struct GatedGroupNorm {
     pub y: Operand,
     pub z: Operand,
     pub out: Operand,
-    /// Where the rounded form goes, if groups are whole blocks.
+    /// Where the quantised output goes, if groups are whole blocks.
     pub rounded: Option<Operand>,
     pub weight: Arc<Vec<f32>>,
     pub groups: usize,

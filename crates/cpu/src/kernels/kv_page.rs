@@ -1,7 +1,7 @@
-//! One head of a KV page: rows rounded into it, the whole of it widened.
+//! One head of a KV page: rows are rounded into it, and the whole of it is widened.
 //!
-//! Keys stand as codes `[channel][position]` and scales `[block][position]`, values as codes
-//! `[position][channel]` and scales `[position][block]`.
+//! Keys are codes `[channel][position]` and scales `[block][position]`, values are codes `[position][channel]` and
+//! scales `[position][block]`.
 
 use mambo_kernel::rounding::KV_BLOCK;
 use mambo_kernel::{KvElem, PAGE_TOKENS};
@@ -9,11 +9,11 @@ use mambo_kernel::{KvElem, PAGE_TOKENS};
 use crate::simd::{LANES, Simd, part, part_mut, vectors};
 use crate::stored::{Bf16, E4m3, F16, F32, Stored, store_bf16, store_e4m3, store_q8};
 
-/// How one layer stores its keys or its values.
+/// How a layer stores its keys or its values.
 #[derive(Clone, Copy)]
 pub(super) struct HeadFormat {
     pub elem: KvElem,
-    /// Of 8-bit floats.
+    /// Scale of 8-bit floats.
     pub scale: f32,
     pub head_dim: usize,
 }
@@ -65,7 +65,7 @@ impl HeadFormat {
         }
     }
 
-    /// Rounds up to 32 values; the scale of those that have one.
+    /// Rounds up to 32 values; returns their scale if the type has one.
     #[inline(always)]
     fn narrow<S: Simd>(&self, x: &[f32], out: &mut BlockBytes) -> Option<u16> {
         match self.elem {
@@ -152,7 +152,7 @@ impl HeadFormat {
         }
     }
 
-    /// Types whose values stand alone: their order is that of the result.
+    /// Widens types without block scales: their layout is that of the result.
     #[inline(always)]
     fn widen_floats<S: Simd>(&self, page: &[u8], out: &mut [f32]) {
         match self.elem {
@@ -165,12 +165,12 @@ impl HeadFormat {
                     S::store(S::mul(E4m3::load::<S>(codes), scale), out);
                 }
             }
-            KvElem::Q8 => unreachable!("its scales stand beside its codes"),
+            KvElem::Q8 => unreachable!("q8 has block scales"),
         }
     }
 }
 
-/// Stores a position's codes of `W` bytes, one in each channel's column.
+/// Stores a position's codes of `W` bytes, one per channel column.
 #[inline(always)]
 fn scatter<const W: usize>(bytes: &BlockBytes, count: usize, at: usize, columns: &mut [u8]) {
     let columns = columns.as_chunks_mut::<W>().0.chunks_exact_mut(PAGE_TOKENS);

@@ -1,9 +1,8 @@
 //! What a kernel is: work bound to a call's operands and weights, generic over the instruction set.
 //!
-//! A kernel's body is `#[inline(always)]` down to the last loop, so that all of it lands in the one
-//! function per instruction set that `isa.rs` holds. Items of work are handed out by a counter, one by one or in
-//! runs, or shared out evenly where they all take as long; which thread does an item never changes what is
-//! computed.
+//! A kernel's body is `#[inline(always)]` down to the last loop, so that all of it ends up in the one function per
+//! instruction set in `isa.rs`. Work items are handed out by a counter, one by one or in runs, or divided evenly where
+//! all take equally long; which thread runs an item never changes the result.
 
 mod attention;
 mod attention_block;
@@ -41,19 +40,19 @@ use crate::shared::{SharedSlice, View};
 use crate::simd::Simd;
 use crate::team::Barrier;
 
-/// What a thread knows while it runs a call.
+/// What a thread needs to run a call.
 pub(crate) struct Cx<'a> {
-    /// This thread, counted from 0.
+    /// Index of this thread.
     pub thread: usize,
-    /// Threads of the team.
+    /// Number of threads that run the call.
     pub threads: usize,
     /// The step's arrays.
     pub step: &'a StepInputs<'a>,
-    /// Pages and slots.
+    /// KV pages and recurrent slots.
     pub caches: &'a CacheViews<'a>,
     /// Activations.
     pub arena: SharedSlice<'a, u8>,
-    /// Working memory that threads share within a call. A call has a barrier of its own before it writes it.
+    /// Scratch memory that threads share within a call. A call that writes it has a barrier of its own before.
     pub shared_scratch: SharedSlice<'a, f32>,
     /// The team's barrier.
     pub barrier: &'a Barrier,
@@ -61,11 +60,11 @@ pub(crate) struct Cx<'a> {
     pub counters: &'a [AtomicUsize; PHASES],
 }
 
-/// Phases with a counter of their own that a call may have.
+/// Phases of a call that have their own counter.
 pub(crate) const PHASES: usize = 2;
 
 impl<'a> Cx<'a> {
-    /// The rows an operand has in this step.
+    /// The rows of an operand in this step.
     pub fn view(&self, operand: &Operand) -> View<'a> {
         let rows = operand.rows.count(self.step.token_ids.len(), self.step.wanted.len());
         match operand.place {
@@ -86,7 +85,7 @@ impl<'a> Cx<'a> {
         (item < count).then_some(item)
     }
 
-    /// Hands out items `0..count` of a phase in runs of neighbours, each run to one thread.
+    /// Hands out items `0..count` of a phase in runs of consecutive items, each run to one thread.
     #[inline(always)]
     pub fn next_run(&self, phase: usize, count: usize) -> Option<Range<usize>> {
         self.next_run_of_pass(phase, 0, count)
@@ -104,14 +103,14 @@ impl<'a> Cx<'a> {
         self.counters[phase].load(Ordering::Relaxed)
     }
 
-    /// This thread's share of items `0..count` that all take as long: nobody has to ask for the next.
+    /// This thread's share of items `0..count` that all take equally long: no counter is needed.
     #[inline(always)]
     pub fn own(&self, count: usize) -> Range<usize> {
         count * self.thread / self.threads..count * (self.thread + 1) / self.threads
     }
 
-    /// Notes in a phase's counter that a part of an item is done, and says whether all of its `parts` are: whoever
-    /// hears that sees what the others wrote. There are `items`, of [`most_parts`] each at most.
+    /// Counts a finished part of an item in the phase's counter and returns whether it was the last of its `parts`, in
+    /// which case this thread sees what the others wrote. There are `items` items of at most [`most_parts`] parts.
     #[inline(always)]
     pub fn is_last_part(&self, phase: usize, (item, items): (usize, usize), parts: usize) -> bool {
         is_last_part(&self.counters[phase], (item, items), parts)
@@ -123,13 +122,13 @@ impl<'a> Cx<'a> {
     }
 }
 
-/// Bits of a counter for each of so many items.
+/// Bits of a counter for each of `items` items.
 #[inline(always)]
 fn part_bits(items: usize) -> usize {
     (usize::BITS as usize / items.max(1)).min(8)
 }
 
-/// Parts of each of so many items that one counter can count; 0 where it has too few bits.
+/// Parts of each of `items` items that one counter can count; 0 if it has too few bits.
 #[inline(always)]
 pub(crate) fn most_parts(items: usize) -> usize {
     (1 << part_bits(items)) - 1
@@ -143,8 +142,8 @@ fn is_last_part(counter: &AtomicUsize, (item, items): (usize, usize), parts: usi
     (before >> shift & most) + 1 == parts
 }
 
-/// The run of items `0..count` that is handed out at some index. Memory likes long streams, and threads have to end
-/// together: runs are half of an even share of what is left, one for each thread, then again and again.
+/// Run number `index` of items `0..count`. Long runs stream memory well, short ones let threads finish together: each
+/// thread gets a run of half an even share of what is left, and so on until nothing is.
 #[inline(always)]
 fn run(mut index: usize, count: usize, threads: usize) -> Option<Range<usize>> {
     let mut first = 0;
@@ -159,22 +158,22 @@ fn run(mut index: usize, count: usize, threads: usize) -> Option<Range<usize>> {
     }
 }
 
-/// Working memory of one thread, sized when programs are compiled.
+/// Scratch memory of one thread, sized when programs are compiled.
 pub(crate) struct Scratch {
     /// Floats.
     pub floats: Buffer<f32>,
-    /// Whole numbers.
+    /// Integers.
     pub words: Buffer<i32>,
     /// Bytes.
     pub bytes: Buffer<u8>,
 }
 
-/// Working memory a kernel needs, per thread and shared.
+/// Scratch memory a kernel needs, per thread and shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ScratchNeed {
     /// Floats.
     pub floats: usize,
-    /// Whole numbers.
+    /// Integers.
     pub words: usize,
     /// Bytes.
     pub bytes: usize,
@@ -183,7 +182,7 @@ pub(crate) struct ScratchNeed {
 }
 
 impl ScratchNeed {
-    /// Enough for either.
+    /// Enough for either of two.
     pub fn or(self, other: ScratchNeed) -> ScratchNeed {
         ScratchNeed {
             floats: self.floats.max(other.floats),
@@ -196,10 +195,10 @@ impl ScratchNeed {
 
 /// A kernel's body. Implementations are `#[inline(always)]`.
 pub(crate) trait Work: Send + Sync + 'static {
-    /// Takes items until there are none.
+    /// Runs items until there are none left.
     fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch);
 
-    /// Working memory for steps of up to this many tokens.
+    /// Scratch memory for steps of up to this many tokens.
     fn scratch(&self, _max_tokens: usize) -> ScratchNeed {
         ScratchNeed::default()
     }
@@ -207,9 +206,9 @@ pub(crate) trait Work: Send + Sync + 'static {
 
 /// A call ready to run.
 pub(crate) trait Kernel: Send + Sync {
-    /// Does this thread's share.
+    /// Runs this thread's share.
     fn run(&self, cx: &Cx, scratch: &mut Scratch);
-    /// Working memory for steps of up to this many tokens.
+    /// Scratch memory for steps of up to this many tokens.
     fn scratch(&self, max_tokens: usize) -> ScratchNeed;
 }
 
@@ -276,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_counted_for_each_item() {
+    fn parts_are_counted_per_item() {
         for items in 1..=usize::BITS as usize {
             let counter = AtomicUsize::new(0);
             let most = most_parts(items);

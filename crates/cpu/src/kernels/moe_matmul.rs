@@ -1,8 +1,8 @@
 //! `moe_matmul`: `y[t,j] = W[ids[t,j]]·x` for every token and chosen expert, then the epilogue.
 //!
-//! Pairs (t, j) are sorted by expert, so that each chosen expert's panels are read once per call. An
-//! item is a group of panels of one expert with all its pairs, and a thread may take a run of items. Every
-//! thread sorts for itself: that is cheaper than a barrier.
+//! Pairs (t, j) are sorted by expert, so that each chosen expert's panels are read once per call. An item is a group of
+//! panels of one expert with all its pairs, and a thread may take a run of items. Every thread does the sorting itself,
+//! which is cheaper than a barrier.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct MoeMatmulCall {
     pub x: Operand,
     pub ids: Operand,
     pub out: Operand,
-    /// Where the rounded output goes.
+    /// Where the quantised output goes.
     pub rounded: Option<Operand>,
     pub top_k: usize,
     pub epilogue: Epilogue,
@@ -52,7 +52,7 @@ fn sort_pairs(ids: &View, top_k: usize, starts: &mut [i32], pairs: &mut [i32]) {
             *at += 1;
         }
     }
-    // Each start has moved to its end, which is the next one's start.
+    // Each start has moved to its expert's end, which is the next expert's start.
     starts.copy_within(0..experts, 1);
     starts[0] = 0;
 }
@@ -82,7 +82,7 @@ impl Kernel for MoeMatmul {
         let (mut expert, mut first_item) = (0, 0);
         while let Some(mut items) = cut.next(cx, chosen * groups) {
             while !items.is_empty() {
-                // Items come in ascending order: walk on to the expert that has this one.
+                // Items come in ascending order: advance to the expert of this one.
                 while starts[expert] == starts[expert + 1] || items.start >= first_item + groups {
                     first_item += if starts[expert] == starts[expert + 1] { 0 } else { groups };
                     expert += 1;

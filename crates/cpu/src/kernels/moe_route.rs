@@ -20,12 +20,12 @@ pub(crate) struct MoeRoute {
 }
 
 /// Writes the indices of the largest scores in descending order, ties to the lower index. There are at
-/// least as many scores as indices.
+/// least as many scores as entries in `top`.
 fn best(scores: &[f32], top: &mut [u32]) {
     let mut filled = 0;
     for (index, &score) in scores.iter().enumerate() {
         if filled == top.len() {
-            // An equal score stays behind the earlier index.
+            // On ties the earlier index wins.
             if !filled.checked_sub(1).is_some_and(|last| score > scores[top[last] as usize]) {
                 continue;
             }
@@ -83,7 +83,7 @@ impl Work for MoeRoute {
                 S::store_part(S::sigmoid(S::load_part(part(logits, i))), part_mut(scores, i));
             }
             for ((choice, score), bias) in choice.iter_mut().zip(&*scores).zip(&*self.bias) {
-                // No order has NaN in it: it is chosen last.
+                // NaN does not compare: it is chosen last.
                 let sum = score + bias;
                 *choice = if sum.is_nan() { f32::NEG_INFINITY } else { sum };
             }
@@ -106,7 +106,7 @@ impl Work for MoeRoute {
     }
 }
 
-/// Most groups a router may keep.
+/// Maximum groups a router may keep.
 pub(crate) const MAX_GROUPS: usize = 256;
 
 pub(super) fn declare(isa: Isa) -> Vec<Declaration> {

@@ -1,4 +1,4 @@
-//! `add` and `relu2`: one output value from the values at the same place. An item is a row.
+//! `add` and `relu2`: elementwise ops. An item is a row.
 #![allow(unsafe_code)]
 
 use mambo_kernel::{OpKind, Operand};

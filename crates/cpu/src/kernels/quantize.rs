@@ -1,8 +1,8 @@
-//! `quantize`: f32 rows to 8-bit rows, per 32 values `scale = amax/127`, `code = round(x·127/amax)`, or to
-//! two bf16 for each value.
+//! `quantize`: f32 rows to 8-bit rows, for every 32 values `scale = amax/127` and `code = round(x·127/amax)`, or to two
+//! bf16 per value.
 //!
-//! An item is some blocks of a row. Bytes: 4 in and 1.5 or 4 out per value. Products, and ops whose items are
-//! rows or groups of columns, call the same functions for what they have just written (`joined.rs`).
+//! An item is some blocks of a row. Bytes: 4 in and 1.5 or 4 out per value. Matmuls, and ops whose items are rows or
+//! groups of columns, call the same functions on what they have just written.
 #![allow(unsafe_code)]
 
 use mambo_kernel::{Elem, Op, OpKind, Operand, Site};
@@ -15,7 +15,7 @@ use crate::shared::{Form, View};
 use crate::simd::{LANES, Simd};
 use crate::stored::store_bf16;
 
-/// Columns of an item: enough blocks to be worth taking.
+/// Columns of an item: enough blocks to be worthwhile.
 const COLUMNS: usize = 64 * BLOCK;
 
 pub(crate) struct Quantize {
@@ -28,7 +28,7 @@ fn abs<S: Simd>(v: S::F) -> S::F {
     S::from_bits(S::iand(S::bits(v), S::isplat(0x7fff_ffff)))
 }
 
-/// One block, zeros beyond the end of the values.
+/// Quantises one block, zero beyond the end of the values.
 #[inline(always)]
 fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
     let (low, high) = x.split_at(x.len().min(LANES));
@@ -39,7 +39,7 @@ fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
     let (halves, _) = bytes.as_chunks_mut::<LANES>();
     let mut sums = [0; 2];
     for i in 0..2 {
-        // The bound comes second: NaN and what is beyond the range end on it.
+        // The bound is the second argument: NaN and out-of-range values become the bound.
         let code = S::max(S::mul(v[i], inverse), S::splat(-127.0));
         let code = S::to_int(S::min(code, S::splat(127.0)));
         S::store_i8(code, &mut halves[i]);
@@ -51,43 +51,43 @@ fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
     out.start = ANCHOR.to_bits() as i32 + out.offset;
 }
 
-/// Rounds columns of a row to 8-bit blocks; the first column starts one.
+/// Quantises columns of a row to 8-bit blocks; the first column starts a block.
 ///
 /// # Safety
-/// No other thread touches these blocks now.
+/// No other thread touches these blocks concurrently.
 #[inline(always)]
 pub(super) unsafe fn round_blocks<S: Simd>(values: &[f32], out: &View, row: usize, first: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let blocks = unsafe { out.q8_blocks_mut(row, first / BLOCK, values.len().div_ceil(BLOCK)) };
     for (values, out) in values.chunks(BLOCK).zip(blocks) {
         quantize_block::<S>(values, out);
     }
 }
 
-/// Rounds a row to two bf16 for each value.
+/// Splits a row into two bf16 per value.
 ///
 /// # Safety
-/// No other thread touches the row now.
+/// No other thread touches the row concurrently.
 #[inline(always)]
 unsafe fn split_row<S: Simd>(values: &[f32], out: &View, row: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let [upper, lower] = unsafe { out.parts_row_mut(row) };
     let mut values = values.chunks(LANES);
     for (upper, lower) in upper.chunks_mut(LANES / 2).zip(lower.chunks_mut(LANES / 2)) {
-        // Beyond the last values there are zeros.
+        // Zero beyond the last value.
         let value = S::load_part(values.next().unwrap_or_default());
         let first = store_pairs::<S>(value, upper);
         store_pairs::<S>(S::sub(value, first), lower);
     }
 }
 
-/// Rounds a row to what the operand holds.
+/// Converts a row to the operand's element type.
 ///
 /// # Safety
-/// No other thread touches the row now.
+/// No other thread touches the row concurrently.
 #[inline(always)]
 pub(super) unsafe fn round_row<S: Simd>(values: &[f32], out: &View, row: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match out.form() {
             Form::Bf16x2 => split_row::<S>(values, out, row),
@@ -110,7 +110,7 @@ impl Work for Quantize {
     }
 }
 
-/// f32 rows to two bf16 for each value. An item is a row.
+/// f32 rows to two bf16 per value. An item is a row.
 pub(crate) struct SplitInTwo {
     pub x: Operand,
     pub out: Operand,
@@ -127,11 +127,11 @@ impl Work for SplitInTwo {
     }
 }
 
-/// Stores values rounded to bf16 and returns them so.
+/// Stores values rounded to bf16 and returns the rounded values.
 #[inline(always)]
 fn store_pairs<S: Simd>(values: S::F, out: &mut [i32]) -> S::F {
     let mut rounded = [0; 2 * LANES];
-    // Not a number stays so: it is not below.
+    // NaN stays NaN: it compares false.
     let values = S::select_gt(S::splat(PAIR_LEAST), abs::<S>(values), S::zero(), values);
     store_bf16::<S>(values, &mut rounded);
     out.copy_from_slice(&bytemuck::cast::<_, [i32; LANES / 2]>(rounded));

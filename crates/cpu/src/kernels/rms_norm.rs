@@ -1,5 +1,5 @@
-//! `rms_norm`: `y = x / sqrt(mean(x²) + eps) · weight`, and its rounded form where that is wanted next. An item
-//! is a row; 8 bytes per value.
+//! `rms_norm`: `y = x / sqrt(mean(x²) + eps) · weight`, also quantised if the next call wants that. An item is a row;
+//! 8 bytes per value.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::simd::{Simd, part, part_mut, square_sum, vectors};
 pub(crate) struct RmsNorm {
     pub x: Operand,
     pub out: Operand,
-    /// Where the rounded form goes.
+    /// Where the quantised output goes.
     pub rounded: Option<Operand>,
     pub weight: Arc<Vec<f32>>,
     pub eps: f32,
 }
 
-/// Scales a row by its root mean square and the weight.
+/// Divides a row by its root mean square and multiplies it by the weight.
 #[inline(always)]
 pub(super) fn normalize<S: Simd>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let mean = square_sum::<S>(x) / x.len() as f32;

@@ -1,8 +1,8 @@
 //! `ssm_conv`: `y[t,c] = SiLU(bias[c] + Σ_k w[c,k]·xBC[t−K+1+k, c])`, columns before the sequence zero.
 //!
-//! Columns before the segment come from the slot's ring, into which the segment's last ones go. An item
-//! is a block of channels of a segment, so that one thread reads and writes a channel's history.
-//! 8 bytes per value; 2K + 15 FLOPs.
+//! Columns before the segment are read from the slot's ring, and the segment's last ones are stored there. An item is a
+//! block of channels of a segment, so that only one thread reads and writes a channel's history.
+//! Per value: 8 bytes, 2K + 15 FLOPs.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::simd::{LANES, Math, Simd};
 
 /// Channels of an item.
 const BLOCK: usize = 512;
-/// Most taps a convolution may have.
+/// Maximum taps of a convolution.
 pub(crate) const MAX_TAPS: usize = 16;
 
 /// Taps and bias of a convolution.
@@ -29,7 +29,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Turns `[channels][taps]`, so that a vector holds one tap of sixteen channels.
+    /// Transposes `[channels][taps]`, so that a vector holds one tap of sixteen channels.
     pub fn new(weight: &[f32], bias: Arc<Vec<f32>>) -> Filter {
         let channels = bias.len();
         let count = weight.len() / channels;
@@ -42,8 +42,8 @@ impl Filter {
         Filter { taps, bias }
     }
 
-    /// The given channels of one output row. `columns` are the raw columns of those channels, oldest
-    /// first; those before the sequence are empty.
+    /// The given channels of one output row. `columns` are the input columns of those channels, oldest first; those
+    /// before the sequence are empty.
     #[inline(always)]
     pub fn apply<S: Simd>(&self, columns: &[&[f32]], channels: Range<usize>, out: &mut [f32]) {
         let total = self.bias.len();
@@ -80,11 +80,11 @@ impl SsmConv {
         for t in 0..rows {
             let mut columns = [&[][..]; MAX_TAPS];
             for (k, column) in columns[..self.taps].iter_mut().enumerate() {
-                // Distance of the tap from the segment's start, in positions.
+                // Position that the tap reads.
                 match (start + t + k + 1).checked_sub(self.taps) {
                     None => {}
                     Some(p) if p >= start => *column = &x.row(first + p - start)[channels.clone()],
-                    // SAFETY: the item owns these channels and writes them below, when all are read.
+                    // SAFETY: the item owns these channels and writes them below, after all reads.
                     Some(p) => *column = unsafe { slot.conv_column(p, &channels) },
                 }
             }
@@ -93,7 +93,7 @@ impl SsmConv {
             self.filter.apply::<S>(&columns[..self.taps], channels.clone(), out);
         }
         for t in rows.saturating_sub(slot.layout.conv_capacity)..rows {
-            // SAFETY: as above; nothing borrows the ring any more.
+            // SAFETY: as above; the ring is no longer borrowed.
             unsafe { slot.store_conv_column(start + t, &channels, &x.row(first + t)[channels.clone()]) };
         }
     }

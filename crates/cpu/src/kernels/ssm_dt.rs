@@ -16,7 +16,7 @@ pub(crate) struct SsmDt {
     pub bias: Arc<Vec<f32>>,
 }
 
-/// One row, or the part of it that belongs to some heads.
+/// Step sizes of one row, or of some of its heads.
 #[inline(always)]
 pub(super) fn step_sizes<S: Simd>(dt: &[f32], bias: &[f32], out: &mut [f32]) {
     for i in 0..vectors(dt.len()) {

@@ -2,8 +2,8 @@
 //!
 //! With `c` the running sum of `dt·A` from the chunk's start and S0 the state there:
 //! `y_t = exp(c_t)·(S0·C_t) + Σ_{s ≤ t} exp(c_t − c_s)·dt_s·(C_t·B_s)·x_s + D·x_t`, s ascending, and at the
-//! chunk's end `S1 = exp(c_Q)·S0 + Σ_s exp(c_Q − c_s)·dt_s·B_s ⊗ x_s`. Lanes run over channels; every sum
-//! over the state or over positions is one lane's own. The state is `[state][head_dim]` per head.
+//! chunk's end `S1 = exp(c_Q)·S0 + Σ_s exp(c_Q − c_s)·dt_s·B_s ⊗ x_s`. Lanes are channels; every sum over the state or
+//! over positions stays in one lane. The state is `[state][head_dim]` per head.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ use crate::stored::StoredState;
 
 /// Vectors of positions in a chunk.
 const CHUNK_VECTORS: usize = SSM_CHUNK / LANES;
-/// Floats of working memory: products C·B, their weights, and B scaled for the state.
+/// Floats of scratch memory: products C·B, their weights, and B scaled for the state.
 pub(super) fn chunk_floats(state: usize) -> usize {
     2 * SSM_CHUNK * SSM_CHUNK + SSM_CHUNK * state
 }
 
-/// The part of a chunk known so far, for some heads of one group. Index 0 is the chunk's first position;
-/// `new..end` are computed now, those before come from the ring.
+/// The part of a chunk known so far, for some heads of one group. Index 0 is the chunk's first position; positions
+/// `new..end` are computed now, earlier ones come from the ring.
 pub(super) struct Chunk<'a> {
     pub new: usize,
     pub end: usize,
@@ -28,27 +28,27 @@ pub(super) struct Chunk<'a> {
     pub x: [&'a [f32]; SSM_CHUNK],
     /// B of the group, by position.
     pub b: [&'a [f32]; SSM_CHUNK],
-    /// C of the group, by position; only of new ones.
+    /// C of the group, by position; only for new positions.
     pub c: [&'a [f32]; SSM_CHUNK],
     /// dt of the heads, by position.
     pub dt: [&'a [f32]; SSM_CHUNK],
 }
 
-/// What is the same for all heads, and one head's place among them.
+/// The parameters of one head.
 pub(super) struct Head<'a> {
     /// Index among the chunk's heads.
     pub index: usize,
     pub head_dim: usize,
     pub a: f32,
     pub d: f32,
-    /// State at the chunk's start as it is stored; `None` before position 0, where it is zero.
+    /// Stored state at the chunk's start; `None` for the first chunk, where it is zero.
     pub state: Option<&'a [u8]>,
 }
 
-/// What is the same for all elements of a head's next state.
+/// What all elements of a head's next state share.
 #[derive(Clone, Copy)]
 struct Next<S: Simd> {
-    /// Factor on the old state; `None` where that is zero.
+    /// Factor on the old state; `None` if that is zero.
     keep: Option<S::F>,
     seed: u32,
 }
@@ -76,7 +76,7 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// Steps and their running sums `c`, for one head.
+    /// Step sizes dt of one head, and the running sums `c`.
     #[inline(always)]
     fn decays(&self, index: usize, a: f32) -> ([f32; SSM_CHUNK], [f32; SSM_CHUNK]) {
         let (mut dt, mut c) = ([0.0; SSM_CHUNK], [0.0; SSM_CHUNK]);
@@ -161,7 +161,7 @@ impl<'a> Chunk<'a> {
         weights: &[f32],
         out: &mut [&mut [f32]; SSM_CHUNK],
     ) {
-        // Only a lone vector may be cut short by the end of the head.
+        // Only a single vector (V = 1) may be cut short by the end of the head.
         let width = head.head_dim.min(p + V * LANES) - p;
         let mut acc = [[S::zero(); V]; T];
         if let Some(state) = head.state {
@@ -199,9 +199,9 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// Turns one head's state at the start of this full chunk into the state at its end; `fresh` says
-    /// that the old one is zero, whatever `state` holds, and `seed` is that of the new one's random bits.
-    /// `scaled` is working memory `[chunk][state]`.
+    /// Advances one head's state from the start of this full chunk to its end. `fresh` means that the old state is
+    /// zero, whatever `state` holds; `seed` is for the random bits of the new one. `scaled` is scratch memory
+    /// `[chunk][state]`.
     #[inline(always)]
     pub fn advance<S: Simd, E: StoredState>(
         &self,
@@ -300,7 +300,7 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// Where vector `v` of so many stored values lies, in bytes.
+/// Byte range of vector `v` of `width` stored values.
 #[inline(always)]
 fn stored<E: StoredState>(v: usize, width: usize) -> Range<usize> {
     v * LANES * E::BYTES..width.min((v + 1) * LANES) * E::BYTES

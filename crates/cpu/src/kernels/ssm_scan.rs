@@ -1,8 +1,8 @@
 //! `ssm_scan`: the Mamba-2 recurrence over segments of any length, chunk by chunk (`ssm_head.rs`).
 //!
-//! An item is a segment and some heads of one group; which heads go together changes no arithmetic.
-//! The ring is written after all items have read it. Per head and full chunk: 3·32·N·P fused products,
-//! and the state is read and written once.
+//! An item is a segment and some heads of one group; how heads are grouped into items does not affect the arithmetic.
+//! The ring is written after all items have read it. Per head and full chunk: 3·32·N·P fused multiply-adds, and the
+//! state is read and written once.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::shared::View;
 use crate::simd::Simd;
 use crate::stored::{Bf16, F16, F32, StoredState};
 
-/// Parts a segment's ring entries are stored in.
+/// Items into which storing a segment's ring entries is divided.
 const STORE_PARTS: usize = 4;
 
 pub(crate) struct SsmScan {
@@ -67,33 +67,33 @@ impl<'a> SlotPart<'a> {
         start + channels.start..start + channels.end
     }
 
-    /// Channels of a raw column that the convolution still needs.
+    /// Channels of an earlier input column that the convolution needs.
     ///
     /// # Safety
     /// No thread writes those channels of that column while they are borrowed.
     pub unsafe fn conv_column(&self, position: usize, channels: &Range<usize>) -> &'a [f32] {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.caches.slot(self.slot, self.layer, self.conv_range(position, channels)) }
     }
 
-    /// Stores channels of a raw column.
+    /// Stores channels of an input column.
     ///
     /// # Safety
-    /// No other thread, and no borrow of this one, touches those channels of that column now.
+    /// No other thread, and no borrow in this one, touches those channels of that column concurrently.
     pub unsafe fn store_conv_column(&self, position: usize, channels: &Range<usize>, column: &[f32]) {
         let range = self.conv_range(position, channels);
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.caches.slot_mut(self.slot, self.layer, range) }.copy_from_slice(column);
     }
 
     /// Fills in the positions of a chunk that came before `new`.
     ///
     /// # Safety
-    /// No thread writes those ring entries now.
+    /// No thread writes those ring entries while the chunk borrows them.
     pub unsafe fn load_ring(&self, chunk: &mut Chunk<'a>, start: usize, cols: &[Range<usize>; 3]) {
         for s in 0..chunk.new {
             let [x, b, dt] = self.ring(start + s, cols.clone());
-            // SAFETY: the caller vouches for it.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 chunk.x[s] = self.caches.slot(self.slot, self.layer, x);
                 chunk.b[s] = self.caches.slot(self.slot, self.layer, b);
@@ -105,10 +105,10 @@ impl<'a> SlotPart<'a> {
     /// Stores a position's x, B and dt.
     ///
     /// # Safety
-    /// No other thread touches those ring columns now.
+    /// No other thread touches those ring columns concurrently.
     pub unsafe fn store_ring(&self, position: usize, cols: [Range<usize>; 3], values: [&[f32]; 3]) {
         for (range, values) in self.ring(position, cols).into_iter().zip(values) {
-            // SAFETY: the caller vouches for it.
+            // SAFETY: guaranteed by the caller.
             unsafe { self.caches.slot_mut(self.slot, self.layer, range) }.copy_from_slice(values);
         }
     }
@@ -116,7 +116,7 @@ impl<'a> SlotPart<'a> {
     /// Outputs of one head's new positions, and its next state if the chunk is complete.
     ///
     /// # Safety
-    /// No other thread touches this head's states now.
+    /// No other thread touches this head's states concurrently.
     #[inline(always)]
     pub unsafe fn head<S: Simd>(
         &self,
@@ -127,7 +127,7 @@ impl<'a> SlotPart<'a> {
         floats: &mut [f32],
         out: &mut [&mut [f32]; SSM_CHUNK],
     ) {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.layout.elem {
                 StateElem::F32 => self.head_in::<S, F32>(chunk, start, index_and_head, weights, floats, out),
@@ -158,7 +158,7 @@ impl<'a> SlotPart<'a> {
         let (weights, rest) = rest.split_at_mut(SSM_CHUNK * SSM_CHUNK);
         let scaled = &mut rest[..SSM_CHUNK * dims.state];
         let mut own = Head { index, head_dim: dims.head_dim, a: a[head], d: d[head], state: None };
-        // SAFETY: the caller vouches for it; the borrow ends before the state is written.
+        // SAFETY: guaranteed by the caller; the borrow ends before the state is written.
         let old = || unsafe { self.caches.state(self.slot, self.layer, start, head) };
         if start > 0 {
             own.state = Some(old());
@@ -170,7 +170,7 @@ impl<'a> SlotPart<'a> {
             // SAFETY: as above.
             let next = unsafe { self.caches.state_mut(self.slot, self.layer, end, head) };
             if self.layout.chunks > 1 && start > 0 {
-                // Another state than `next`.
+                // A different state than `next`.
                 next.copy_from_slice(old());
             }
             let seed = self.layout.state_seed(end, head);
@@ -229,7 +229,7 @@ impl SsmScan {
                 let row = segment.first_row as usize + t;
                 let values = xbc.row(row);
                 let cols = [0..inner, 0..width, 0..self.dims.heads];
-                // SAFETY: all reading is over, and a position belongs to one item.
+                // SAFETY: nothing reads these entries any more, and a position belongs to one item.
                 unsafe {
                     part.store_ring(
                         segment.position as usize + t,
@@ -248,7 +248,7 @@ impl Work for SsmScan {
         let dims = self.dims;
         let segments = cx.step.segments;
         let per_group = dims.heads / dims.groups;
-        // The products C·B are shared by the heads of an item, but no thread should be without one.
+        // The heads of an item share the products C·B, but every thread should have an item.
         let wanted = (2 * cx.threads).div_ceil((segments.len() * dims.groups).max(1));
         let splits = wanted.clamp(1, per_group);
         let heads = per_group.div_ceil(splits);
@@ -260,7 +260,7 @@ impl Work for SsmScan {
             let range = first..((group + 1) * per_group).min(first + heads);
             self.heads::<S>(cx, &segments[item / items], range, &mut scratch.floats);
         }
-        // A single new position never overwrites one of its own chunk; a longer segment may.
+        // A single new position never overwrites a ring entry of its own chunk; a longer segment may.
         if segments.iter().any(|s| s.rows > 1) {
             cx.barrier();
         }

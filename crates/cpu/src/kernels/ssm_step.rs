@@ -1,11 +1,11 @@
 //! `ssm_step`: `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of segments of up to a chunk.
 //!
-//! An item is a group of a segment: its heads, its B and C and its norm need nothing of another group. Where there
-//! are few groups for the threads, an item is a part of a group's heads; the thread that completes a group's last part
-//! normalises it and stores its columns of B and C, whose place the other parts had to read first.
+//! An item is a group of a segment: its heads, its B and C and its norm are independent of other groups. If there are
+//! fewer groups than threads, an item is a part of a group's heads, and the thread that finishes the last part
+//! normalises the group and stores its columns of B and C, because they overwrite ring entries that all parts read.
 //!
-//! It calls the same functions as the four ops, so it gives the same bits, and rounds the group where that is wanted
-//! next. Bytes: the state once (N elements per channel), the ring of the chunk so far, and 8 per column of the
+//! It calls the same functions as the four ops, so it gives the same bits, and quantises the group if a later call
+//! reads it so. Bytes: the state once (N elements per channel), the ring of the chunk so far, and 8 per column of the
 //! projection.
 #![allow(unsafe_code)]
 
@@ -122,7 +122,7 @@ impl SsmStep {
                     let row = group.first_row + p - group.position;
                     *column = &xbc(x, row, &self.dims)[channels.clone()];
                 }
-                // SAFETY: the caller vouches for it.
+                // SAFETY: guaranteed by the caller.
                 Some(p) => *column = unsafe { group.slot.conv_column(p, &channels) },
             }
         }

@@ -1,4 +1,4 @@
-//! The vector vocabulary in AVX2 with FMA and F16C: two registers per vector.
+//! Vector operations in AVX2 with FMA and F16C: two registers per vector.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -9,7 +9,7 @@ use super::{LANES, Simd, look_up_bytes};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 
-/// Calls intrinsics, which are inlined into a function that has the features.
+/// Calls intrinsics, which are inlined into a function that enables the features.
 macro_rules! simd {
     ($e:expr) => {
         // SAFETY: `Avx2` methods are only reached through dispatch, which has checked the CPU; pointers
@@ -168,7 +168,7 @@ impl Simd for Avx2 {
     fn look_up(table: &[f32; LANES], index: Self::I) -> Self::F {
         simd!({
             let (low, high) = (_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8)));
-            // A permutation reads three bits of the index; the fourth, as a sign, picks the half.
+            // A permutation reads three bits of the index; the fourth, moved to the sign, selects the half.
             let half = [_mm256_slli_epi32::<28>(index[0]), _mm256_slli_epi32::<28>(index[1])];
             let low = [_mm256_permutevar8x32_ps(low, index[0]), _mm256_permutevar8x32_ps(low, index[1])];
             let high = [_mm256_permutevar8x32_ps(high, index[0]), _mm256_permutevar8x32_ps(high, index[1])];
@@ -241,7 +241,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn store_i8(v: Self::I, out: &mut [u8; LANES]) {
         simd!({
-            // Packing works within 128-bit halves; the permutation puts the four words in lane order.
+            // Packing works within 128-bit halves; the permutation restores lane order.
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(v[0], v[1]));
             let (low, high) = (_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
             _mm_storeu_si128(out.as_mut_ptr().cast(), _mm_packs_epi16(low, high));
@@ -330,7 +330,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
         simd!({
-            // Pairs stay within 2·127·128, which a 16-bit lane holds.
+            // Pair sums are at most 2·127·128, which fits in a 16-bit lane.
             let x = _mm256_set1_epi32(x);
             let ones = _mm256_set1_epi16(1);
             let low = _mm256_madd_epi16(_mm256_maddubs_epi16(codes[0], x), ones);
@@ -341,7 +341,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
         simd!({
-            // Codes up to 255 would overflow the pairs: take them as signed, and give their sign to x.
+            // Codes up to 255 would overflow the pair sums: make them signed, and move their sign to x.
             let x = _mm256_set1_epi32(x);
             let ones = _mm256_set1_epi16(1);
             let flip = _mm256_set1_epi8(-128);

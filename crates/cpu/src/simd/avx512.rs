@@ -1,4 +1,4 @@
-//! The vector vocabulary in AVX-512 (F, BW, VL, DQ, VNNI): one register per vector.
+//! Vector operations in AVX-512 (F, BW, VL, DQ, VNNI): one register per vector.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -9,7 +9,7 @@ use super::{LANES, Simd};
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
 
-/// Calls intrinsics, which are inlined into a function that has the features.
+/// Calls intrinsics, which are inlined into a function that enables the features.
 macro_rules! simd {
     ($e:expr) => {
         // SAFETY: `Avx512` methods are only reached through dispatch, which has checked the CPU; pointers
@@ -18,7 +18,7 @@ macro_rules! simd {
     };
 }
 
-/// The word of 64 that the low six bits of each word of `index` point to.
+/// The word, of 64, selected by the low six bits of each word of `index`.
 #[inline(always)]
 fn pick(table: &[u16; 64], index: __m512i) -> __m512i {
     simd!({
@@ -28,7 +28,7 @@ fn pick(table: &[u16; 64], index: __m512i) -> __m512i {
     })
 }
 
-/// The word of 256 that the low byte of each word of `index` points to: its upper two bits pick among four.
+/// The word, of 256, selected by the low byte of each word of `index`: its upper two bits choose one of four tables.
 #[inline(always)]
 fn entries(table: &[[u16; 64]], index: __m512i) -> __m512i {
     let [a, b, c, d] =
@@ -74,7 +74,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn load_f16(x: &[u8; 2 * LANES]) -> Self::F {
-        // `_mm512_cvtph_ps` suppresses exceptions, and that form reads no memory by itself. This one does, and
+        // `_mm512_cvtph_ps` suppresses exceptions, a form that cannot take a memory operand. This one can, and
         // exceptions are masked anyway.
         simd!(_mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(_mm256_loadu_si256(x.as_ptr().cast())))
     }
@@ -285,7 +285,7 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn lower_exponents(from: Self::B, steps: Self::B) -> Self::B {
-        // An index has five bits, the fifth of which is none of ours: the table stands twice.
+        // The permutation reads five index bits, and the fifth is not part of the step: the table is stored twice.
         const TABLE: [u16; 32] = {
             let mut table = [u16::MAX; 32];
             let mut i = 0;

@@ -1,20 +1,20 @@
 //! exp, sigmoid, SiLU and softplus over vectors, within 2 ulp, and sums in a fixed order.
 //!
-//! One algorithm for every instruction set, built of operations that round alike, so that a value does
-//! not depend on the lane or the machine it is computed in. A scalar is a vector of which one lane counts.
+//! One algorithm for all instruction sets, built from operations that round identically, so that a value does not
+//! depend on the lane or the machine that computes it. A scalar is a vector of which one lane is used.
 
 use super::{LANES, Simd, part, vectors};
 
-/// ln 2 in two parts: the first has so few bits that its products with small whole numbers are exact.
+/// ln 2 in two parts: the first has so few bits that its products with small integers are exact.
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
 /// The elementary functions, for every [`Simd`].
 pub(crate) trait Math: Simd {
-    /// eˣ: 2ⁿ·eʳ with |r| ≤ ln2/2, and 2ⁿ in two factors so that it may be subnormal.
+    /// eˣ = 2ⁿ·eʳ with |r| ≤ ln2/2, and 2ⁿ in two factors so that the result may be subnormal.
     #[inline(always)]
     fn exp(x: Self::F) -> Self::F {
-        // The bound is the first argument: a NaN passes.
+        // The bound is the first argument: NaN passes through.
         let x = Self::min(Self::splat(88.8), Self::max(Self::splat(-104.0), x));
         let (y, n) = Self::exp_parts(x);
         let half = Self::isar::<1>(n);
@@ -22,8 +22,7 @@ pub(crate) trait Math: Simd {
         Self::mul(Self::mul(y, Self::power_of_two(half)), Self::power_of_two(rest))
     }
 
-    /// eˣ of x that is no larger than 88, and zero where that is less than the smallest normal number by half: some
-    /// steps less than [`Math::exp`].
+    /// eˣ for x up to 88, flushed to zero below 2^-126.5: cheaper than [`Math::exp`].
     #[inline(always)]
     fn exp_of_small(x: Self::F) -> Self::F {
         let x = Self::max(Self::splat(-88.0), x);
@@ -31,7 +30,7 @@ pub(crate) trait Math: Simd {
         Self::mul(y, Self::power_of_two(n))
     }
 
-    /// eˣ = y·2ⁿ with y from √½ to √2.
+    /// y and n with eˣ = y·2ⁿ and y between √½ and √2.
     #[inline(always)]
     fn exp_parts(x: Self::F) -> (Self::F, Self::I) {
         let n = Self::round(Self::mul(x, Self::splat(std::f32::consts::LOG2_E)));
@@ -44,7 +43,7 @@ pub(crate) trait Math: Simd {
         (Self::add(Self::fma(p, Self::mul(r, r), r), Self::splat(1.0)), Self::to_int(n))
     }
 
-    /// 2ⁿ for exponents of normal numbers, and zero for -127.
+    /// 2ⁿ for exponents of normal numbers, and zero for n = -127.
     #[inline(always)]
     fn power_of_two(n: Self::I) -> Self::F {
         Self::from_bits(Self::ishl::<23>(Self::iadd(n, Self::isplat(127))))
@@ -54,7 +53,7 @@ pub(crate) trait Math: Simd {
     #[inline(always)]
     fn ln(x: Self::F) -> Self::F {
         let bits = Self::bits(x);
-        // Distance to √½ in whole octaves.
+        // Exponent of x / √½.
         let e = Self::isar::<23>(Self::isub(bits, Self::isplat(0x3f35_04f3)));
         let m = Self::from_bits(Self::isub(bits, Self::ishl::<23>(e)));
         let e = Self::to_float(e);
@@ -99,7 +98,7 @@ pub(crate) trait Math: Simd {
         let one = Self::splat(1.0);
         let e = Self::exp(x);
         let u = Self::add(one, e);
-        // The rounding of 1 + e is made up for by the factor e/(u-1).
+        // The factor e/(u-1) compensates for the rounding of 1 + e.
         let wide = Self::mul(Self::ln(u), Self::div(e, Self::sub(u, one)));
         let y = Self::select_gt(u, one, wide, e);
         Self::select_gt(x, Self::splat(20.0), x, y)
@@ -118,7 +117,7 @@ pub(crate) trait Math: Simd {
         Self::lane0(Self::exp(Self::splat(x)))
     }
 
-    /// Σ a·b, vector after vector into four sums in turn.
+    /// Σ a·b, consecutive vectors going round-robin into four sums.
     #[inline(always)]
     fn inner(a: &[f32], b: &[f32]) -> f32 {
         let b = &b[..a.len()];

@@ -1,8 +1,8 @@
-//! Sixteen lanes of f32 and i32, and sixteen groups of four bytes: the only vocabulary kernels compute in.
+//! Sixteen lanes of f32 and i32, and sixteen groups of four bytes: the only vector operations that kernels use.
 //!
-//! Every operation acts on each lane by itself and rounds as IEEE 754 says, so that all implementations
-//! give the same bits. Kernels are generic over [`Simd`] and inlined into one function per instruction
-//! set (see `kernels/mod.rs`). This module knows no op.
+//! Every operation acts on each lane separately and rounds as IEEE 754 specifies, so that all implementations give the
+//! same bits. Kernels are generic over [`Simd`] and inlined into one function per instruction set (see
+//! `kernels/mod.rs`). This module knows no op.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -19,10 +19,10 @@ pub(crate) use {avx2::Avx2, avx512::Avx512};
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
-/// One instruction set. Methods of the x86 types may only run where the CPU has the features; dispatch
-/// makes sure of that once per call.
+/// One instruction set. Methods of the x86 types may only run if the CPU has the features; dispatch ensures that once
+/// per call.
 pub(crate) trait Simd: Copy + Send + Sync + 'static {
-    /// Whether machines with this vocabulary may have tile registers.
+    /// Whether machines with this instruction set may have tile registers.
     const HAS_TILES: bool = false;
 
     /// Sixteen f32.
@@ -32,13 +32,12 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Sixty-four bytes: lane r holds bytes 4r..4r+4.
     type B: Copy;
 
-    /// Token rows a matmul keeps in registers at once: 8 or 4.
+    /// Activation rows that a matmul keeps in registers at once: 8 or 4.
     const ROWS: usize;
-    /// What [`Simd::dot_wide`] takes a stored code of zero point 128 to be: it leaves this much of the
-    /// zero point to the caller.
+    /// How much of a zero point of 128 [`Simd::dot_wide`] leaves to the caller: all of it (128) or nothing (0).
     const WIDE_ZERO: i32;
-    /// The zero point that codes of up to seven bits get when they are unpacked into memory: 128 where
-    /// [`Simd::dot_wide`] costs no more than [`Simd::dot`], else 64.
+    /// Zero point of codes of up to seven bits when they are unpacked into memory: 128 if [`Simd::dot_wide`] costs no
+    /// more than [`Simd::dot`], else 64.
     const CODE_ZERO: i32;
 
     fn splat(v: f32) -> Self::F;
@@ -64,19 +63,19 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn div(a: Self::F, b: Self::F) -> Self::F;
     /// `a·b + c`, rounded once.
     fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// `a > b ? a : b`, so b where either is NaN.
+    /// `a > b ? a : b`, so b if either is NaN.
     fn max(a: Self::F, b: Self::F) -> Self::F;
-    /// `a < b ? a : b`, so b where either is NaN.
+    /// `a < b ? a : b`, so b if either is NaN.
     fn min(a: Self::F, b: Self::F) -> Self::F;
-    /// Nearest whole number, ties to even.
+    /// Nearest integer, ties to even.
     fn round(v: Self::F) -> Self::F;
     /// `a > b ? x : y`.
     fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F;
-    /// Lanes below `n` from a, the others from b.
+    /// The first `n` lanes from a, the others from b.
     fn first(n: usize, a: Self::F, b: Self::F) -> Self::F;
-    /// The value that the low four bits of each lane of `index` point to.
+    /// The table value selected by the low four bits of each lane of `index`.
     fn look_up(table: &[f32; LANES], index: Self::I) -> Self::F;
-    /// The bits of lane 0.
+    /// Lane 0.
     fn lane0(v: Self::F) -> f32;
 
     fn isplat(v: i32) -> Self::I;
@@ -91,7 +90,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn ishr<const N: u32>(v: Self::I) -> Self::I;
     /// Arithmetic shift.
     fn isar<const N: u32>(v: Self::I) -> Self::I;
-    /// Nearest i32; whatever for values beyond its range.
+    /// Nearest i32; unspecified for values out of range.
     fn to_int(v: Self::F) -> Self::I;
     fn to_float(v: Self::I) -> Self::F;
     fn bits(v: Self::F) -> Self::I;
@@ -104,29 +103,29 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn load_bytes(x: &[u8; 4 * LANES]) -> Self::B;
     fn store_bytes(v: Self::B, out: &mut [u8; 4 * LANES]);
     fn bsplat(v: u8) -> Self::B;
-    /// The same in every 16-bit word.
+    /// The same value in every 16-bit word.
     fn wsplat(v: u16) -> Self::B;
     /// Sums modulo 256.
     fn badd(a: Self::B, b: Self::B) -> Self::B;
     fn band(a: Self::B, b: Self::B) -> Self::B;
     fn bor(a: Self::B, b: Self::B) -> Self::B;
     fn bxor(a: Self::B, b: Self::B) -> Self::B;
-    /// Shifts 16-bit units: mask the result to bits that come from the same byte.
+    /// Shifts 16-bit words: mask the result to bits that come from the same byte.
     fn bshl<const N: u32>(v: Self::B) -> Self::B;
     fn bshr<const N: u32>(v: Self::B) -> Self::B;
-    /// The byte that each byte of `index`, all below 16, points to.
+    /// The table byte selected by each byte of `index`; all of them are below 16.
     fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B;
-    /// The low and the high byte of the entry that each byte of `index` points to.
+    /// The low and the high byte of the table entry selected by each byte of `index`.
     fn blook_up_wide(table: &[u16; 256], index: Self::B) -> (Self::B, Self::B);
-    /// `acc[r] + Σ_b codes[r][b]·x[b]`, codes unsigned below 128; x is four signed bytes in the order of
-    /// memory, loaded as a word because that folds into the instruction.
+    /// `acc[r] + Σ_b codes[r][b]·x[b]`, codes unsigned below 128; x is four signed bytes in memory order, passed as
+    /// a word because its broadcast then folds into the instruction.
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
     /// The same for codes up to 255, less `(128 − WIDE_ZERO)·Σ_b x[b]`; x above -128.
     fn dot_wide(acc: Self::I, codes: Self::B, x: i32) -> Self::I;
 
-    /// Of every 16-bit word: 128 times the low four bits of `steps` below `from`, and zero for fifteen.
+    /// In every 16-bit word: `from` minus 128 times the low four bits of `steps`, or zero if those are fifteen.
     fn lower_exponents(from: Self::B, steps: Self::B) -> Self::B;
-    /// The even and the odd of pairs of bf16.
+    /// Widens the even and the odd elements of pairs of bf16.
     fn widen_pairs(pairs: Self::B) -> (Self::F, Self::F);
 
     /// Zero in every lane.
@@ -162,7 +161,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         }
     }
 
-    /// Sum of the lanes in a fixed tree: lanes 8 apart, then 4, 2, 1.
+    /// Sum of the lanes as a fixed tree: lanes 8 apart, then 4, 2, 1.
     #[inline(always)]
     fn sum(v: Self::F) -> f32 {
         let mut l = [0.0; LANES];
@@ -172,7 +171,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         (q[0] + q[2]) + (q[1] + q[3])
     }
 
-    /// Sum of whole lanes.
+    /// Sum of integer lanes.
     #[inline(always)]
     fn sum_int(v: Self::I) -> i32 {
         let mut l = [0.0; LANES];
@@ -180,7 +179,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         l.iter().fold(0i32, |sum, lane| sum.wrapping_add(lane.to_bits().cast_signed()))
     }
 
-    /// Largest lane; NaNs are passed over where there is anything else.
+    /// Largest lane; NaN only if all lanes are.
     #[inline(always)]
     fn max_lane(v: Self::F) -> f32 {
         let mut l = [0.0; LANES];
@@ -190,14 +189,14 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         q[0].max(q[2]).max(q[1].max(q[3]))
     }
 
-    /// Whether any lane of `a` is greater than that of `b`.
+    /// Whether any lane of `a` is greater than the same lane of `b`.
     #[inline(always)]
     fn any_gt(a: Self::F, b: Self::F) -> bool {
         Self::max_lane(Self::select_gt(a, b, Self::splat(1.0), Self::zero())) > 0.0
     }
 
-    /// Hints that the cache line `ahead` bytes after the start of `x` will be read soon; it need not exist.
-    /// It goes to the L2 cache, which can wait for more lines at once than L1.
+    /// Prefetches the cache line `ahead` bytes after the start of `x`, which need not exist, into L2, which can have
+    /// more outstanding misses than L1.
     #[inline(always)]
     fn prefetch(_x: &[u8], _ahead: usize) {}
 }

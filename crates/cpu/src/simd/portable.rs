@@ -1,10 +1,10 @@
-//! The vector vocabulary in plain Rust: runs everywhere and defines what the others must equal.
+//! Vector operations in plain Rust: runs everywhere and defines the results the others must match.
 
 use half::{bf16, f16};
 
 use super::{LANES, Simd, look_up_bytes};
 
-/// Arrays of sixteen.
+/// Arrays of sixteen elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 

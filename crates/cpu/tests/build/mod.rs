@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_kernel::case::CaseWeight;
 use mambo_kernel::{
-    Backend, Call, Digest, Elem, Op, Operand, Output, Phase, Place, Program, ProgramId, Site, ValueType,
-    WeightError, WeightKey, WeightPart, WeightSource,
+    Backend, Call, Digest, Elem, Fetch, Op, Operand, Output, Phase, Place, Program, ProgramId, Site,
+    StepInputs, StepResults, ValueType, Wait, WeightError, WeightKey, WeightPart, WeightSource,
 };
 use mambo_tensor::DType;
 
@@ -38,15 +38,16 @@ pub fn backend(isa: Isa, threads: usize) -> CpuBackend {
     CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true }).unwrap()
 }
 
-/// The row that serves an op, and what it reads.
+/// The kernel row for an op, and its input type.
 pub fn row(backend: &CpuBackend, op: Op, phase: Phase, types: &[DType], input_cols: usize) -> (usize, Elem) {
-    let site = Site { op: &op, phase, weight_types: types, input_cols };
+    let inputs = [ValueType::f32(mambo_kernel::Rows::TOKENS, input_cols)];
+    let site = Site { op: &op, phase, inputs: &inputs, weight_types: types, caches: Default::default() };
     let fits = |k: &mambo_kernel::KernelRow| k.op == op.kind() && (k.accepts)(&site);
     let index = backend.kernels().iter().position(fits).expect("every op has a row");
-    (index, backend.kernels()[index].input)
+    (index, backend.kernels()[index].inputs[0])
 }
 
-/// Builds programs call by call: inputs from the hidden rows, outputs one after the other in the arena.
+/// Builds programs call by call: inputs come from the hidden rows, outputs are consecutive in the arena.
 pub struct Builder<'a> {
     pub backend: &'a mut CpuBackend,
     phase: Phase,
@@ -96,8 +97,10 @@ impl<'a> Builder<'a> {
             label: op.kind().name().into(),
             inputs: inputs.to_vec(),
             outputs: outputs.clone(),
+            rounded: None,
             weights: indices,
             cache,
+            after: (0..self.calls.len()).collect(),
         });
         outputs
     }
@@ -117,6 +120,19 @@ impl<'a> Builder<'a> {
         };
         self.backend.compile(program).unwrap()
     }
+}
+
+/// Runs a step and returns all rows of every output.
+pub fn run(backend: &mut dyn Backend, id: ProgramId, step: &StepInputs) -> Vec<Vec<f32>> {
+    let (tokens, wanted) = (step.token_ids.len(), step.wanted.len());
+    let outputs = backend.program(id).outputs.iter().enumerate();
+    let fetch: Vec<Fetch> = outputs
+        .map(|(output, o)| Fetch { output, rows: 0..o.operand.rows.count(tokens, wanted) as u32 })
+        .collect();
+    let ticket = backend.submit(id, &StepInputs { fetch: &fetch, ..*step }).unwrap();
+    let mut results = StepResults::default();
+    assert!(backend.collect(ticket, Wait::Block, &mut results).unwrap());
+    results.rows
 }
 
 pub fn hidden(offset: usize, ty: ValueType, stride_bytes: usize) -> Operand {

@@ -80,6 +80,8 @@ pub struct Setup {
     pub state_elem: StateElem,
     /// Depth of the recurrent slots.
     pub rollback: Rollback,
+    /// Whether steps fill the MTP head's cache.
+    pub fill_mtp: bool,
 }
 
 impl Default for Setup {
@@ -90,6 +92,7 @@ impl Default for Setup {
             kv_types: KvTypes::default(),
             state_elem: StateElem::F32,
             rollback: Rollback::None,
+            fill_mtp: false,
         }
     }
 }
@@ -125,8 +128,8 @@ pub fn load_scaled(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvSca
         kv_types: setup.kv_types,
         state_elem: setup.state_elem,
         rollback: setup.rollback,
-        snapshots: Default::default(),
-        memory_bytes: None,
+        fill_mtp: setup.fill_mtp,
+        ..Default::default()
     };
     Engine::load(on.backend(), &graphs, &weights, config, &mut |_| {}).expect("golden checkpoints load")
 }

@@ -1,4 +1,4 @@
-//! Puts `relu2` into the matmul before it, where nothing else reads the product.
+//! Fuses `relu2` into the matmul before it, where nothing else reads the product.
 
 use mambo_kernel::{Epilogue, Op};
 

@@ -1,4 +1,4 @@
-//! Puts an `add` into the matmul or expert sum that feeds it, where nothing else reads the product.
+//! Fuses an `add` into the matmul or expert sum that feeds it, where nothing else reads the product.
 
 use mambo_kernel::{Epilogue, Op};
 
@@ -22,7 +22,7 @@ pub(super) fn run(graph: &Graph, context: &PassContext) -> Graph {
             })
             .max_by_key(|(producer, ..)| *producer);
         if let Some((producer, fused, residual)) = best {
-            // The fused node stands where the add stood: the residual may be defined after the product.
+            // The fused node takes the position of the add: the residual may be defined after the product.
             let mut product = after.nodes[producer].clone();
             product.op = fused;
             product.inputs.push(residual);

@@ -1,4 +1,4 @@
-//! Makes one `ssm_step` of a Mamba-2 mixer's middle in decode programs, where the backend has a row for it.
+//! Fuses the middle of a Mamba-2 mixer into one `ssm_step` in decode programs, where the backend has a row for it.
 //!
 //! The pattern is the whole mixer between its projections: the splits z, xBC and dt of the input
 //! projection, `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm`, each read by the next alone.

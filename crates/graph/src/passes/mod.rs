@@ -1,4 +1,4 @@
-//! The rewrites, in order. Each is one file, checked by the verifier after it ran; which kernels a
+//! The rewrite passes, in order. Each is one file, checked by the verifier after it ran; which kernels a
 //! backend has reaches a pass only as a yes or no.
 
 mod drop_dead;
@@ -26,7 +26,7 @@ pub struct PassContext<'a> {
 
 /// One rewrite.
 pub struct Pass {
-    /// Its name and its file's.
+    /// Name of the pass and of its file.
     pub name: &'static str,
     /// What it does, in one line.
     pub what: &'static str,

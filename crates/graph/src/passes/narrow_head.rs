@@ -1,4 +1,4 @@
-//! Moves `gather_rows` up past row-wise ops, so that the final norm and the head run on wanted rows only.
+//! Moves `gather_rows` above row-wise ops, so that the final norm and the head run on wanted rows only.
 //!
 //! It stops where the full value is needed anyway: at an output, or at a value with another reader.
 
@@ -44,7 +44,7 @@ fn swap(graph: &mut Graph, producer: usize, gather: usize) {
     applied.outputs = std::mem::replace(&mut gathered.outputs, vec![narrow]);
     applied.inputs = vec![narrow];
     gathered.inputs[0] = x;
-    // Both stand where the gather stood: the wanted rows need not be defined any earlier.
+    // Both take the position of the gather: the wanted rows need not be defined any earlier.
     graph.nodes[gather] = applied;
     graph.nodes.insert(gather, gathered);
     graph.nodes.remove(producer);

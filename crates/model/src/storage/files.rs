@@ -73,7 +73,8 @@ impl<'c> Files<'c> {
             return Err(self.unsupported(tensor, problem));
         }
         let mut values = vec![0.0; tensor.shape.elems()];
-        decode_row(tensor.dtype, self.checkpoint.bytes(tensor), &mut values)
+        let stored = self.checkpoint.read(tensor)?;
+        decode_row(tensor.dtype, &stored, &mut values)
             .map_err(|e| self.unsupported(tensor, format!("cannot be decoded: {e}")))?;
         match values.iter().find(|v| !v.is_finite() || **v <= 0.0) {
             Some(bad) => Err(self.bad_scale(tensor, format!("holds the scale {bad}"))),

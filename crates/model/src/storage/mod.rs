@@ -35,7 +35,7 @@ pub(crate) use files::Files;
 pub(crate) use rewrite::{BadScale, Form, widen};
 
 /// Most bytes of a part that is rewritten, where a matrix can be cut: what a loader holds twice at a time.
-const PART_BYTES: usize = 4 << 20;
+const PART_BYTES: u64 = 4 << 20;
 
 /// The dimensions that a module has to have.
 #[derive(Clone, Copy)]
@@ -93,8 +93,8 @@ pub(crate) struct Module<'c> {
 pub(crate) struct Span<'c> {
     /// The tensor.
     pub tensor: &'c TensorInfo,
-    /// Its bytes.
-    pub range: Range<usize>,
+    /// Its bytes, counted from the tensor's first.
+    pub range: Range<u64>,
 }
 
 /// One part of a weight as the files hold it.
@@ -203,7 +203,7 @@ pub(crate) fn split<'c>(module: &Module<'c>, dims: Dims) -> Vec<StoredPart<'c>> 
         (experts, _) => experts,
     };
     let span = |tensor: &'c TensorInfo, index: usize| {
-        let bytes = tensor.byte_len() / parts;
+        let (bytes, index) = (tensor.byte_len() / parts as u64, index as u64);
         Span { tensor, range: index * bytes..(index + 1) * bytes }
     };
     let part = |index: usize| StoredPart {
@@ -231,8 +231,8 @@ pub(crate) fn common_type(dtypes: &[DType]) -> DType {
 }
 
 /// The fewest equal parts of whole rows that are small enough.
-fn even_parts(rows: usize, bytes: usize) -> usize {
-    let least = bytes.div_ceil(PART_BYTES).max(1);
+fn even_parts(rows: usize, bytes: u64) -> usize {
+    let least = usize::try_from(bytes.div_ceil(PART_BYTES).max(1)).unwrap_or(usize::MAX);
     (least..=rows).find(|parts| rows.is_multiple_of(*parts)).unwrap_or(1)
 }
 

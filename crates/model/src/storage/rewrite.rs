@@ -36,9 +36,10 @@ impl Form {
     pub fn apply<'a>(
         self,
         dtype: DType,
-        bytes: &'a [u8],
+        bytes: impl Into<Cow<'a, [u8]>>,
         beside: &[&[u8]],
     ) -> Result<Cow<'a, [u8]>, BadScale> {
+        let bytes = bytes.into();
         let bad_position = match self {
             Form::Nvfp4 | Form::Nvfp4Wide => beside[0].iter().position(|&scale| is_bad_e4m3(scale)),
             Form::Mxfp4 => beside[0].iter().position(|&scale| scale == 0xff),
@@ -48,12 +49,12 @@ impl Form {
             return Err(BadScale { position });
         }
         Ok(Cow::Owned(match self {
-            Form::AsStored => return Ok(Cow::Borrowed(bytes)),
-            Form::NegExp => neg_exp(dtype, bytes),
-            Form::Nvfp4 => nvfp4(bytes, beside[0]),
-            Form::Nvfp4Wide => nvfp4_wide(bytes, beside[0]),
-            Form::Mxfp4 => mxfp4(bytes, beside[0]),
-            Form::Affine(affine) => affine_groups(affine, bytes, beside[0], beside[1]),
+            Form::AsStored => return Ok(bytes),
+            Form::NegExp => neg_exp(dtype, &bytes),
+            Form::Nvfp4 => nvfp4(&bytes, beside[0]),
+            Form::Nvfp4Wide => nvfp4_wide(&bytes, beside[0]),
+            Form::Mxfp4 => mxfp4(&bytes, beside[0]),
+            Form::Affine(affine) => affine_groups(affine, &bytes, beside[0], beside[1]),
         }))
     }
 }

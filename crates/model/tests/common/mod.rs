@@ -1,13 +1,14 @@
-//! Shared by the tests: config files, tensor listings of real files, and checkpoints made from listings.
+//! Shared by the tests: configs and tensor listings of the golden models, and checkpoints made from listings.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod folded;
 pub mod stored;
 pub mod tiny;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use mambo_checkpoint::{GgufMetadata, GgufValue, parse_json};
+use mambo_checkpoint::{Checkpoint, GgufMetadata, GgufValue, Metadata, TensorInfo, parse_json};
 use mambo_model::ModelSpec;
 use serde_json::{Value, json};
 
@@ -18,31 +19,38 @@ pub fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
 }
 
-pub fn read(path: &str) -> String {
-    let path = models().join(path);
+/// The folder of a golden model.
+fn fixture_folder(name: &str) -> PathBuf {
+    let folder = if name == "tiny-hybrid" { "models" } else { "tests/fixtures/checkpoints" };
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder).join(name)
+}
+
+/// A text beside a golden model's weights.
+pub fn fixture_file(name: &str, file: &str) -> String {
+    let path = fixture_folder(name).join(file);
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 pub fn fixture_config(name: &str) -> Value {
-    parse_json(&read(&format!("fixtures/{name}.json"))).unwrap()
+    parse_json(&fixture_file(name, "config.json")).unwrap()
 }
 
 pub fn fixture(name: &str) -> ModelSpec {
     ModelSpec::from_config("config.json", &fixture_config(name), None).unwrap()
 }
 
-/// A tensor of a listing: name, element type as the file spells it, shape.
+/// A tensor as a file's header lists it: name, element type as safetensors spells it, shape.
 pub type Listed = (String, String, Vec<usize>);
 
-/// `name type [shape]` lines.
+/// What the header of a golden model's weights lists.
 pub fn listing(name: &str) -> Vec<Listed> {
-    read(&format!("tensors/{name}.txt")).lines().map(listed).collect()
+    let path = fixture_folder(name).join("model.safetensors");
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    checkpoint.tensors().map(listed).collect()
 }
 
-pub fn listed(line: &str) -> Listed {
-    let (name, rest) = line.split_once(' ').unwrap();
-    let (dtype, shape) = rest.split_once(' ').unwrap();
-    (name.to_owned(), dtype.to_owned(), serde_json::from_str(shape).unwrap())
+fn listed(tensor: &TensorInfo) -> Listed {
+    (tensor.name.clone(), tensor.dtype.name().to_uppercase(), tensor.shape.dims().to_vec())
 }
 
 /// A folder with these tensors (each value 0.5, or bytes of 0) and this config, in the build's own space.
@@ -82,14 +90,19 @@ pub struct GgufListing {
 impl GgufListing {
     /// A file of the trained tiny model that llama.cpp's own tools wrote.
     pub fn tiny_hybrid() -> GgufListing {
-        let (mut keys, mut tensors) = (Vec::new(), Vec::new());
-        for line in read("tensors/tiny-hybrid-mtp.gguf.txt").lines() {
-            match line.split_once(' ').unwrap() {
-                ("key", rest) => keys.push(key(rest)),
-                (_, rest) => tensors.push(listed(rest)),
-            }
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny-hybrid-mtp-Q8_0.gguf");
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let Metadata::Gguf(metadata) = checkpoint.metadata() else { panic!("not GGUF") };
+        // The vocabulary and the template say nothing about the model.
+        let is_text = |key: &str| {
+            matches!(key.strip_prefix("tokenizer.ggml."), Some("tokens" | "token_type" | "merges"))
+                || key == "tokenizer.chat_template"
+        };
+        let keys = metadata.iter().filter(|(key, _)| !is_text(key));
+        GgufListing {
+            keys: keys.map(|(key, value)| (key.to_owned(), value.clone())).collect(),
+            tensors: checkpoint.tensors().map(listed).collect(),
         }
-        GgufListing { keys, tensors }
     }
 
     pub fn metadata(&self) -> GgufMetadata {
@@ -104,18 +117,4 @@ impl GgufListing {
         let shapes: HashMap<_, _> = self.tensors.iter().map(|(n, _, s)| (n.as_str(), s)).collect();
         ModelSpec::from_gguf("m.gguf", &self.metadata(), &|name| shapes.get(name).map(|s| s.to_vec()))
     }
-}
-
-fn key(line: &str) -> (String, GgufValue) {
-    let mut words = line.splitn(3, ' ');
-    let (name, kind, text) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
-    let value = match kind {
-        "u32" => GgufValue::U32(text.parse().unwrap()),
-        "f32" => GgufValue::F32(text.parse().unwrap()),
-        "bool" => GgufValue::Bool(text.parse().unwrap()),
-        "string" => GgufValue::from(text),
-        "array-i32" => serde_json::from_str::<Vec<i32>>(text).unwrap().into(),
-        other => panic!("no kind {other}"),
-    };
-    (name.to_owned(), value)
 }

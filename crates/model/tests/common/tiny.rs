@@ -141,7 +141,8 @@ pub fn blocks(dtype: DType, elems: usize) -> Vec<u8> {
         let largest = values.iter().fold(0f32, |m, v| m.max(v.abs()));
         values.iter().all(|v| v.is_finite()) && (1e-3..8.0).contains(&largest)
     };
-    let blocks = golden.bytes(stored).chunks_exact(dtype.block_bytes());
+    let stored = golden.read(stored).unwrap();
+    let blocks = stored.chunks_exact(dtype.block_bytes());
     let ordinary: Vec<&[u8]> = blocks.filter(|block| is_ordinary(block)).collect();
     assert!(ordinary.len() * values.len() >= 256, "{} ordinary blocks of {dtype}", ordinary.len());
     ordinary.into_iter().cycle().take(elems / values.len()).flatten().copied().collect()

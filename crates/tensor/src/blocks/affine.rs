@@ -1,7 +1,7 @@
-//! Search for formats with a scale and an offset: `x ≈ scale·q + low`, `q` the whole numbers `0..=hi`.
+//! Search for formats with a scale and an offset: `x ≈ scale·q + low`, `q` the integers `0..=hi`.
 //!
-//! Values are first moved so that the plain choice has its code 0 at zero: sums of squares would otherwise
-//! lose a small spread far from zero. Every search also tries the plain choice.
+//! Values are first shifted so that code 0 of the plain choice is at zero: otherwise sums of squares would lose the
+//! precision of a small spread far from zero. Every search also tries the plain choice.
 
 use half::f16;
 
@@ -10,7 +10,7 @@ use super::search::{Part, dot, each, inverse, nearest_whole, times, to_f16};
 /// Scales that a search tries, from a little above the plain one down.
 const TRIED: usize = 16;
 const ABOVE_PLAIN: f32 = 3.0;
-/// How far the narrower of two neighbouring ranges falls short of the other, in codes.
+/// Difference of two neighbouring ranges that a search tries, in codes.
 const SPACING: f32 = 0.3;
 
 /// A line through the codes: code 0 is `low`.
@@ -74,13 +74,13 @@ impl Line {
         }
     }
 
-    /// How much of Σwx² the line of [`Line::fit`] takes off; 0 if it would fall or there is none.
+    /// By how much the line of [`Line::fit`] reduces Σwx²; 0 if it would not rise or does not exist.
     #[inline(always)]
     fn gain(all: &Moments, t: &Trial, anchored: bool, zero: f32) -> f32 {
         let det = all.w * t.qq - t.q * t.q;
         let slope = all.w * t.xq - t.q * all.x;
         let free = all.x * all.x / all.w + slope * slope / (all.w * det);
-        // Moved by `zero`, the held line passes through the origin.
+        // Shifted by `zero`, the anchored line passes through the origin.
         let xq = t.xq - zero * t.q;
         let held = zero * (2.0 * all.x - zero * all.w) + xq * xq / t.qq;
         // The free line starts at (x − slope/det·q)/w.
@@ -97,7 +97,7 @@ pub fn moments<const N: usize>(part: Part<N>) -> Moments {
     Moments { w: dot(part.w, &ones), x: dot(part.w, part.x) }
 }
 
-/// Quantises with a line and sums up. Inlined so that a caller pays only for the sums it reads.
+/// Quantises with a line and returns the sums. Inlined so that a caller pays only for the sums it reads.
 #[inline(always)]
 pub fn trial<const N: usize>(part: Part<N>, line: Line, hi: f32) -> Trial {
     let (inv, scale, low) = (inverse(line.scale), line.scale, line.low);
@@ -123,7 +123,7 @@ fn scan<const N: usize>(part: Part<N>, lines: &[Line; TRIED], hi: f32) -> [Trial
             codes[k] = nearest_whole((x - lows[k]) * inverses[k], 0.0, hi);
         }
     }
-    // One loop per sum: in a single one, compilers shuffle the sums together.
+    // One loop per sum: in a single loop, compilers interleave the sums with shuffles.
     let (mut q, mut qq, mut xq) = ([0.0; TRIED], [0.0; TRIED], [0.0; TRIED]);
     for (codes, &w) in codes.iter().zip(part.w) {
         for k in 0..TRIED {
@@ -181,16 +181,16 @@ pub fn search<const N: usize>(part: Part<N>, hi: f32, anchored: bool) -> Line {
     Line { scale: best.0.scale, low: best.0.low + plain.low }
 }
 
-/// The line of least squared error whose scale and low are both f16; `None` when the plain one is beyond.
+/// The line of least squared error whose scale and low are both f16; `None` if the plain one is out of range.
 pub fn search_f16<const N: usize>(part: Part<N>, hi: f32) -> Option<Line> {
-    // Unlike a scale, an offset may vanish.
+    // Unlike a scale, an offset may become zero.
     let narrow_low = |low: f32| Some(f16::from_f32(low).to_f32()).filter(|low| low.is_finite());
     let narrow = |line: Line| Some(Line { scale: to_f16(line.scale)?, low: narrow_low(line.low)? });
     let plain = narrow(Line::plain(part.x, hi, false))?;
     let (mut best, mut least) = (plain, trial(part, plain, hi).error);
     let Some(mut line) = narrow(search(part, hi, false)) else { return Some(best) };
     let all = moments(part);
-    // Rounding the line leaves a slack that the offset can take up.
+    // Rounding the scale leaves an error that the offset can partly absorb.
     for _ in 0..2 {
         let t = trial(part, line, hi);
         if t.error < least {

@@ -2,7 +2,7 @@
 
 use super::search::Grid;
 
-/// Twice the value of each code: whole numbers, so that products with a halved scale are exact. Negative
+/// Twice the value of each code: integers, so that products with a halved scale are exact. Negative
 /// zero is stored as a code but decodes to zero.
 pub const DOUBLED: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
@@ -12,13 +12,13 @@ pub struct E2m1;
 
 impl Grid for E2m1 {
     const FIRST: f32 = -6.0;
-    const TURN: bool = false;
+    const BOTH_SIGNS: bool = false;
     const STEP: f32 = 0.1;
 
     #[inline(always)]
     fn nearest(v: f32) -> f32 {
         let a = v.abs();
-        // Adding and taking away 1.5 · 2^23 steps rounds to steps of 1/2, 1 and 2.
+        // Adding and subtracting 1.5 · 2^23 steps rounds to steps of 1/2, 1 and 2.
         let fine = if a < 2.0 { 6_291_456.0 } else { 12_582_912.0 };
         let magic = if a < 4.0 { fine } else { 25_165_824.0 };
         let rounded = (a + magic) - magic;

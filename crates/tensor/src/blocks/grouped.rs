@@ -1,4 +1,4 @@
-//! `affine4g64` and its kin: groups of 32, 64 or 128 values of 2 to 8 bits with a scale and a bias each.
+//! `affine4g64` and its relatives: groups of 32, 64 or 128 values of 2 to 8 bits with a scale and a bias each.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | then | the scale, `f16` unless the name ends in `_bf16` or `_f32` |
 //! | then | the bias, of the scale's type |
 //!
-//! value = scale · code + bias. Files keep codes, scales and biases apart; whoever reads them puts them
-//! together in this order.
+//! value = scale · code + bias. Files store codes, scales and biases separately; the reader interleaves them in this
+//! order.
 
 use half::bf16;
 
@@ -94,7 +94,7 @@ impl AffineScale {
     }
 }
 
-/// A way to read a scale, known when a decoder is compiled.
+/// A scale type, known at compile time.
 trait Number {
     const TYPE: AffineScale;
     fn read(bytes: &[u8]) -> f32;
@@ -134,7 +134,7 @@ fn decode<const BITS: usize, const GROUP: usize, N: Number>(bytes: &[u8], out: &
     for (block, out) in blocks.zip(out.as_chunks_mut::<GROUP>().0) {
         let (codes, rest) = block.split_at(GROUP * BITS / 8);
         let (scale, bias) = (N::read(rest), N::read(&rest[N::TYPE.bytes()..]));
-        // Eight codes are whole bytes whatever their width.
+        // Eight codes are whole bytes, whatever their width.
         for (codes, out) in codes.as_chunks::<BITS>().0.iter().zip(out.as_chunks_mut::<8>().0) {
             let word = codes.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
             for (i, out) in out.iter_mut().enumerate() {

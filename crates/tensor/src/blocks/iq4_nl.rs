@@ -18,7 +18,7 @@ pub(super) const STEPS: [f32; 16] = [
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
 ];
 
-/// Where the nearer of two neighbouring steps changes.
+/// Midpoints between neighbouring steps.
 const MIDDLES: [f32; 15] = {
     let mut middles = [0.0; 15];
     let mut i = 0;
@@ -34,7 +34,7 @@ pub(super) struct Steps;
 
 impl Grid for Steps {
     const FIRST: f32 = STEPS[0];
-    const TURN: bool = true;
+    const BOTH_SIGNS: bool = true;
     const STEP: f32 = 0.03;
 
     #[inline(always)]

@@ -36,7 +36,7 @@ pub fn put_iq3_s(points: [u16; 2], scale: f32, signs: u8, out: &mut [f32]) {
     put(scale, signs, out, |i| f32::from(2 * (points[i / 4] >> (3 * (i % 4)) & 7) + 1));
 }
 
-/// Eight values of an `iq1` point, moved by an eighth; coordinate c stands for c − 1.
+/// Eight values of an `iq1` point, shifted by an eighth; coordinate c stands for c − 1.
 pub fn put_iq1(point: u16, scale: f32, down: bool, out: &mut [f32]) {
     let shift = if down { -0.125 } else { 0.125 };
     for (i, o) in out.iter_mut().enumerate() {

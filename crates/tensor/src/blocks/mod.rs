@@ -1,6 +1,6 @@
 //! Block formats: groups of values that share a scale. One file per format, its layout in the file's head.
 //!
-//! This file walks rows block by block; it knows no layout.
+//! This file processes rows block by block; it knows no layout.
 
 mod affine;
 mod fp4;
@@ -80,7 +80,7 @@ fn encode_blocks<const ELEMS: usize, const BYTES: usize>(
     Ok(())
 }
 
-/// Scales weights to at most 1, so that sums of squares stay in range; weights that are all zero count alike.
+/// Scales weights to at most 1, so that sums of squares stay in range; weights that are all zero become equal.
 fn normalize<const N: usize>(weights: &[f32; N], out: &mut [f32; N]) {
     let largest = weights.iter().fold(0f32, |m, &w| m.max(w));
     *out = if largest > 0.0 { weights.map(|w| w / largest) } else { [1.0; N] };
@@ -101,7 +101,7 @@ fn read_u32(block: &[u8], at: usize) -> u32 {
     u32::from(read_u16(block, at)) | u32::from(read_u16(block, at + 2)) << 16
 }
 
-/// Stores a value that is already a f16 in disguise (see [`search::to_f16`]).
+/// Stores a value that is exactly representable as f16 (see [`search::to_f16`]).
 fn write_f16(block: &mut [u8], at: usize, value: f32) {
     block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }

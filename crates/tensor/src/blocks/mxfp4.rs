@@ -5,7 +5,7 @@
 //! | 0 | `e`: the scale is 2^(e − 127) |
 //! | 1..17 | `qs`: the low nibble of byte j is the `e2m1` code of value j, the high nibble of value j + 16 |
 //!
-//! value = 2^(e − 127) · e2m1(code). No `e` means NaN; the largest overflows to infinity.
+//! value = 2^(e − 127) · e2m1(code). No `e` encodes NaN; the largest overflows to infinity.
 
 use super::fp4::{DOUBLED, E2m1, codes};
 use super::search::{Part, error, extreme, inverse};
@@ -41,7 +41,7 @@ pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8])
         out,
         |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
             let largest = extreme(part.x).abs();
-            // The exponent that puts the largest value on 4..8; beyond 6 it is cut, so the next may be better.
+            // The exponent that puts the largest value on 4..8; beyond 6 it is clipped, so the next may be better.
             let plain = ((largest.to_bits() >> 23) as u8).saturating_sub(2).max(1);
             let mut best = (plain, f32::INFINITY);
             for e in [plain, plain + 1, plain.max(2) - 1] {

@@ -1,4 +1,4 @@
-//! Two levels of scales without minima: sub-blocks' whole-number scales times a block's f16 scale.
+//! Two levels of scales without minima: integer scales of sub-blocks times a block's f16 scale.
 
 use super::search::{Grid, Part, error, extreme, inverse, nearest_whole, sums, symmetric_scale, to_f16};
 
@@ -17,7 +17,7 @@ struct Block<'a, const SUBS: usize, const N: usize> {
     hi: f32,
 }
 
-/// The scales with the least squared error; `None` when the plain ones are beyond f16.
+/// The scales with the least squared error; `None` if the plain ones are beyond f16.
 pub fn nested<G: Grid, const SUBS: usize, const N: usize>(
     parts: &[Part<N>; SUBS],
     (lo, hi): (f32, f32),
@@ -32,13 +32,13 @@ pub fn nested<G: Grid, const SUBS: usize, const N: usize>(
 }
 
 impl<const SUBS: usize, const N: usize> Block<'_, SUBS, N> {
-    /// Puts the largest scale on the farthest step and the others as near as they can be.
+    /// Maps the largest scale to the farthest step and the others to the nearest steps.
     fn fit<G: Grid>(&self, scales: &[f32; SUBS], around: &[f32]) -> Option<Nested<SUBS>> {
         let d = to_f16(extreme(scales) / self.lo)?;
         Some(self.settle::<G>(d, scales, around))
     }
 
-    /// Fits `d` to the codes of `from`, then settles the sub-blocks' scales again.
+    /// Fits `d` to the codes of `from`, then chooses the sub-blocks' scales again.
     fn refit<G: Grid>(&self, from: &Nested<SUBS>) -> Option<Nested<SUBS>> {
         let (mut xq, mut qq) = (0.0, 0.0);
         for (&part, &sub) in self.parts.iter().zip(&from.subs) {

@@ -1,4 +1,4 @@
-//! Two levels of scales and minima: sub-blocks' whole numbers times a block's f16 `d` and `dmin`.
+//! Two levels of scales and minima: integers of sub-blocks times a block's f16 `d` and `dmin`.
 //!
 //! value = d · scale · code − dmin · min
 
@@ -34,7 +34,7 @@ struct Block<'a, const SUBS: usize, const N: usize> {
     steps: f32,
 }
 
-/// The scales with the least squared error; `None` when the plain ones are beyond f16.
+/// The scales with the least squared error; `None` if the plain ones are beyond f16.
 pub fn nested_affine<const SUBS: usize, const N: usize>(
     parts: &[Part<N>; SUBS],
     hi: f32,
@@ -51,14 +51,14 @@ pub fn nested_affine<const SUBS: usize, const N: usize>(
 }
 
 impl<const SUBS: usize, const N: usize> Block<'_, SUBS, N> {
-    /// Puts the largest scale and minimum on the last step and the others as near as they can be.
+    /// Maps the largest scale and minimum to the last step and the others to the nearest steps.
     fn fit(&self, lines: &[Line; SUBS], around: &[f32]) -> Option<NestedAffine<SUBS>> {
         let d = to_f16(lines.iter().fold(0f32, |m, l| m.max(l.scale)) / self.steps)?;
         let dmin = to_f16(lines.iter().fold(0f32, |m, l| m.max(-l.low)) / self.steps)?;
         Some(self.settle(d, dmin, lines, around))
     }
 
-    /// Least squares of `d` and `dmin` for the codes of `from`, then settles the steps again.
+    /// Fits `d` and `dmin` to the codes of `from` by least squares, then chooses the steps again.
     fn refit(&self, from: &NestedAffine<SUBS>) -> Option<NestedAffine<SUBS>> {
         // Normal equations of x ≈ d·a − dmin·b with a = scale·code and b = min.
         let (mut aa, mut ab, mut bb, mut xa, mut xb) = (0f64, 0f64, 0f64, 0f64, 0f64);
@@ -86,8 +86,7 @@ impl<const SUBS: usize, const N: usize> Block<'_, SUBS, N> {
         Some(self.settle(to_f16(d as f32)?, to_f16(dmin as f32)?, &lines, &[0.0]))
     }
 
-    /// Gives each sub-block the best of the scale steps `around` the nearest, each with the minimum that
-    /// suits its codes.
+    /// Gives each sub-block the best of the scale steps `around` the nearest, each with the best minimum for its codes.
     fn settle(&self, d: f32, dmin: f32, lines: &[Line; SUBS], around: &[f32]) -> NestedAffine<SUBS> {
         let (inv, inv_min) = (inverse(d), inverse(dmin));
         let mut best = NestedAffine { d, dmin, scales: [0; SUBS], mins: [0; SUBS], error: 0.0 };
@@ -101,7 +100,7 @@ impl<const SUBS: usize, const N: usize> Block<'_, SUBS, N> {
                     least = t.error;
                     (best.scales[j], best.mins[j]) = (scale as u8, min as u8);
                 }
-                // The minimum that would suit these codes.
+                // The best minimum for these codes.
                 let low = (self.moments[j].x - d * scale * t.q) / self.moments[j].w;
                 nearest_whole(-low * inv_min, 0.0, self.steps)
             };

@@ -5,8 +5,8 @@
 //! | 0..4 | a scale per sub-block, unsigned `e4m3`: four exponent bits of bias 7, three mantissa bits |
 //! | 4..36 | `qs`: 8 bytes per sub-block; the low nibble of byte j is the `e2m1` code of value j, the high nibble of value j + 8 |
 //!
-//! value = scale · e2m1(code). The scale 0x7f means 0; bit 7 is ignored. A tensor's own multiplier, where it
-//! has one, is the caller's business.
+//! value = scale · e2m1(code). The scale 0x7f means 0; bit 7 is ignored. A tensor-wide
+//! multiplier, if there is one, is applied by the caller.
 
 use super::fp4::{DOUBLED, E2m1, codes};
 use super::search::{Part, error, extreme, inverse};
@@ -60,8 +60,8 @@ pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8])
     )
 }
 
-/// The scale of the least squared error: the plain one, a little less, and up to the one that puts the
-/// largest value on 4, where the codes lie closer. `None` when no scale reaches the largest value.
+/// The scale of the least squared error among the plain one, slightly smaller ones, and larger ones up to where the
+/// largest value falls on 4, where the codes are denser. `None` if no scale reaches the largest value.
 fn best_scale(part: Part<16>) -> Option<u8> {
     let target = extreme(part.x).abs() / 6.0;
     let last = half_scale(LAST) * 2.0;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scales_are_found_again() {
+    fn scales_round_trip() {
         assert_eq!(
             [0, 1, 7, 8, 0x38, LAST].map(|b| 2.0 * half_scale(b)),
             [0.0, 1.0 / 512.0, 7.0 / 512.0, 1.0 / 64.0, 1.0, 448.0]

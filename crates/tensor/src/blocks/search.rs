@@ -1,8 +1,8 @@
 //! Scale search for formats without a minimum: which scale gives the least weighted squared error.
 //!
 //! Every search also tries the plain choice (the largest value on the last code), so it never does worse.
-//! Sums run in fixed lanes, so results do not depend on the machine. A scan puts one scale in each lane:
-//! sums across a register, and choices that wait for them, would cost more than the arithmetic.
+//! Sums run in fixed lanes, so results do not depend on the machine. A scan evaluates one scale per lane: horizontal
+//! sums, and branches that depend on them, would cost more than the arithmetic.
 
 use half::f16;
 
@@ -28,20 +28,20 @@ impl<'a, const N: usize> Part<'a, N> {
 pub trait Grid {
     /// The number of the largest magnitude; negative.
     const FIRST: f32;
-    /// Whether a search tries scales of either sign: worth it where few numbers lie unevenly about zero.
-    const TURN: bool;
-    /// How far apart the inverses of a search's scales lie, as a part of the plain one.
+    /// Whether a search tries scales of both signs: worthwhile for few numbers that are asymmetric about zero.
+    const BOTH_SIGNS: bool;
+    /// Step between the inverse scales that a search tries, relative to the plain one.
     const STEP: f32;
-    /// The number nearest to `v`; a choice between two equally near ones is free.
+    /// The number nearest to `v`; either one on a tie.
     fn nearest(v: f32) -> f32;
 }
 
-/// The whole numbers `LO..=HI`.
+/// The integers `LO..=HI`.
 pub struct Whole<const LO: i32, const HI: i32>;
 
 impl<const LO: i32, const HI: i32> Grid for Whole<LO, HI> {
     const FIRST: f32 = LO as f32;
-    const TURN: bool = false;
+    const BOTH_SIGNS: bool = false;
     const STEP: f32 = 0.3 / -Self::FIRST;
 
     #[inline(always)]
@@ -57,18 +57,18 @@ pub fn round(v: f32) -> f32 {
     (v + MAGIC) - MAGIC
 }
 
-/// The whole number of `lo..=hi` nearest to `v`.
+/// The integer in `lo..=hi` nearest to `v`.
 #[inline(always)]
 pub fn nearest_whole(v: f32, lo: f32, hi: f32) -> f32 {
-    // Rounding comes first: it keeps what is far outside there, and a rounded limit known when compiling
-    // would become a branch. Comparisons are single instructions; `max` and `min` care for NaN.
+    // Rounding comes first: out-of-range values stay out of range, and rounding a constant limit would become a
+    // branch. Comparisons are single instructions; `max` and `min` also handle NaN.
     let v = round(v);
     let v = if v > lo { v } else { lo };
     if v < hi { v } else { hi }
 }
 
-/// Applies `f` to every value. The arithmetic of a trial runs in such short loops, one after the other: that
-/// is the form compilers turn into vector instructions.
+/// Applies `f` to every value. The arithmetic of a trial is a sequence of such short loops, because compilers vectorise
+/// that form.
 #[inline(always)]
 pub fn each<const N: usize>(x: &[f32; N], f: impl Fn(f32) -> f32) -> [f32; N] {
     let mut out = [0.0; N];
@@ -101,7 +101,7 @@ pub fn times<const N: usize>(a: &[f32; N], b: &[f32; N]) -> [f32; N] {
     out
 }
 
-/// The codes of values under an inverse scale, moved by `shift` so that none is negative.
+/// The codes of values under an inverse scale, plus `shift` so that none is negative.
 #[inline(always)]
 pub fn codes<G: Grid, const N: usize>(x: &[f32; N], inv: f32, shift: f32) -> [u8; N] {
     let mut out = [0; N];
@@ -111,7 +111,7 @@ pub fn codes<G: Grid, const N: usize>(x: &[f32; N], inv: f32, shift: f32) -> [u8
     out
 }
 
-/// `1 / scale`, and 0 where that is no use: a zero scale stores zeros.
+/// `1 / scale`, or 0 for zero and subnormal scales: a zero scale stores zeros.
 #[inline(always)]
 pub fn inverse(scale: f32) -> f32 {
     if scale.abs() < f32::MIN_POSITIVE { 0.0 } else { 1.0 / scale }
@@ -120,8 +120,8 @@ pub fn inverse(scale: f32) -> f32 {
 /// Scales below this lose precision as f16.
 const MIN_NORMAL_F16: f32 = 1.0 / 16384.0;
 
-/// The nearest f16, as f32; `None` beyond its range. What would vanish becomes the smallest f16 instead:
-/// with it a block of tiny values keeps its signs.
+/// The nearest f16, as f32; `None` beyond its range. A scale that would underflow to zero
+/// becomes the smallest f16, so that a block of tiny values keeps its signs.
 pub fn to_f16(scale: f32) -> Option<f32> {
     let rounded = f16::from_f32(scale).to_f32();
     if rounded == 0.0 && scale != 0.0 {
@@ -140,13 +140,13 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// The scale that suits the codes best.
+    /// The least-squares scale for the codes.
     fn scale(&self) -> Option<f32> {
         (self.qq > 0.0).then(|| self.xq / self.qq)
     }
 }
 
-/// Quantises with a scale and sums up.
+/// Quantises with a scale and returns the sums.
 #[inline(always)]
 pub fn sums<G: Grid, const N: usize>(part: Part<N>, scale: f32) -> Sums {
     let inv = inverse(scale);
@@ -200,7 +200,7 @@ pub fn symmetric_scale<G: Grid, const N: usize>(part: Part<N>) -> f32 {
     let mut best = (Sums { xq: plain, qq: 1.0 }, 0.0);
     let inv = inverse(plain);
     let inverses = std::array::from_fn(|k| {
-        if G::TURN {
+        if G::BOTH_SIGNS {
             let sign = if k % 2 == 0 { inv } else { -inv };
             sign * (1.0 + 2.0 * G::STEP * ((k / 2) as f32 - ABOVE_PLAIN / 2.0))
         } else {
@@ -222,7 +222,7 @@ pub fn symmetric_f16<G: Grid, const N: usize>(part: Part<N>) -> Option<f32> {
     let plain = to_f16(extreme(part.x) / G::FIRST)?;
     let (mut best, mut best_error) = (plain, error::<G, N>(part, plain));
     let mut scale = symmetric_scale::<G, N>(part);
-    // Rounding the scale moves some codes; a second fit takes up the slack.
+    // Rounding the scale changes some codes; a second fit corrects for that.
     for _ in 0..2 {
         let Some(rounded) = to_f16(scale) else { break };
         let error = error::<G, N>(part, rounded);
@@ -232,7 +232,7 @@ pub fn symmetric_f16<G: Grid, const N: usize>(part: Part<N>) -> Option<f32> {
         let Some(fitted) = sums::<G, N>(part, rounded).scale() else { break };
         scale = fitted;
     }
-    // On a grid without zero, the smallest scale can do worse than none.
+    // On a grid without zero, the smallest scale can be worse than zero.
     if best.abs() < MIN_NORMAL_F16 && error::<G, N>(part, 0.0) < best_error {
         best = 0.0;
     }

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packed_scales_come_back() {
+    fn packed_scales_round_trip() {
         let scales = [63, 0, 17, 40, 33, 5, 62, 16];
         let mins = [1, 63, 0, 21, 47, 32, 15, 63];
         let mut packed = [0; 12];

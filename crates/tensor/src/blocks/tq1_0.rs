@@ -26,7 +26,7 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     });
 }
 
-/// Peels one digit after the other off the bytes, writing a run of values per digit.
+/// Extracts one digit after the other from the bytes, writing a run of values per digit.
 fn digits(bytes: &[u8], d: f32, out: &mut [f32]) {
     let mut power = 1u8;
     for run in out.chunks_exact_mut(bytes.len()) {

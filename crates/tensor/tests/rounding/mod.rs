@@ -95,7 +95,7 @@ fn affine(x: &[f32], last: f32) -> Vec<f32> {
     x.iter().map(|&v| d * nearest(v - m, d, 0.0, last) + m).collect()
 }
 
-/// Sub-blocks whose scales are whole numbers up to `steps`; `first` is the largest number of the codes.
+/// Sub-blocks whose scales are integers up to `steps`; `first` is the largest number of the codes.
 fn nested(x: &[f32], sub: usize, first: f32, steps: f32, round: &dyn Fn(f32, f32) -> f32) -> Vec<f32> {
     let scales: Vec<f32> = x.chunks(sub).map(|s| -signed_max(s) / first).collect();
     let d = to_f16(-signed_max(&scales) / steps);

@@ -3,14 +3,14 @@
 
 use super::tags::{THINK_CLOSE, THINK_OPEN};
 
-/// How an answer relates to thoughts.
+/// Whether an answer starts with reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ThoughtStart {
-    /// The prompt ended in `<think>`: the answer begins inside the thought.
+pub enum ReasoningStart {
+    /// The prompt ended in `<think>`: the answer begins inside the reasoning.
     Open,
     /// The prompt ended in `</think>`: thinking is off, all is content.
     Closed,
-    /// The prompt does not say: a `<think>` at the very beginning opens a thought.
+    /// The prompt does not say: a `<think>` at the very beginning opens the reasoning.
     Unknown,
 }
 
@@ -31,37 +31,37 @@ const TOOLCALL: CallTags = CallTags { open: "<TOOLCALL>", close: "</TOOLCALL>" }
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputStyle {
-    /// `None` when the model does not mark thoughts.
-    pub thought: Option<ThoughtStart>,
+    /// `None` when the model does not mark reasoning.
+    pub reasoning: Option<ReasoningStart>,
     /// `None` when the model does not mark calls.
     pub calls: Option<CallTags>,
 }
 
 impl OutputStyle {
     /// Everything is content, as for plain completion.
-    pub const PLAIN: Self = Self { thought: None, calls: None };
+    pub const PLAIN: Self = Self { reasoning: None, calls: None };
 
     /// The style of answers to `prompt`, rendered by the template with this source.
     pub fn detect(template_source: &str, prompt: &str) -> Self {
-        let knows_thoughts = template_source.contains(THINK_OPEN) || template_source.contains(THINK_CLOSE);
+        let knows_reasoning = template_source.contains(THINK_OPEN) || template_source.contains(THINK_CLOSE);
         let end = prompt.trim_end();
-        let thought = if end.ends_with(THINK_OPEN) {
-            Some(ThoughtStart::Open)
-        } else if !knows_thoughts {
+        let reasoning = if end.ends_with(THINK_OPEN) {
+            Some(ReasoningStart::Open)
+        } else if !knows_reasoning {
             None
         } else if end.ends_with(THINK_CLOSE) {
-            Some(ThoughtStart::Closed)
+            Some(ReasoningStart::Closed)
         } else {
-            Some(ThoughtStart::Unknown)
+            Some(ReasoningStart::Unknown)
         };
         let calls = [TOOL_CALL, TOOLCALL].into_iter().find(|tags| template_source.contains(tags.open));
-        Self { thought, calls }
+        Self { reasoning, calls }
     }
 
     /// The tags to look for outside calls.
     pub(super) fn tags(&self) -> Vec<&'static str> {
         let mut tags = Vec::with_capacity(3);
-        if self.thought.is_some() {
+        if self.reasoning.is_some() {
             tags.push(THINK_CLOSE);
             tags.push(THINK_OPEN);
         }

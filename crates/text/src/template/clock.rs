@@ -1,4 +1,4 @@
-//! A moment as text, for `strftime_now`. Knows the calendar in UTC; the caller knows the time, so a prompt
+//! A time as text, for `strftime_now`. Knows the calendar in UTC; the caller knows the time, so a prompt
 //! can be rendered again as it was.
 
 const MONTHS: [&str; 12] = [

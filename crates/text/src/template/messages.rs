@@ -67,7 +67,7 @@ fn content_text(at: &str, content: &Value) -> Result<String> {
     }
 }
 
-/// Clients send the arguments of past calls as a string of JSON; templates iterate over them.
+/// Clients send the arguments of earlier calls as a string of JSON; templates iterate over them.
 fn parse_arguments(at: &str, call: &mut Value) -> Result<()> {
     let Value::Object(fields) = call else { return wrong(at.to_owned(), "expected an object") };
     let function = match fields.get_mut("function") {

@@ -143,7 +143,7 @@ fn mentions_byte_level(part: &Value) -> bool {
     }
 }
 
-/// The ids the post-processor puts around a text, found by watching it do so.
+/// The ids the post-processor puts around a text, found by encoding with and without it.
 fn surroundings(bpe: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
     let bare = bpe.encode_fast("a", false).map_err(broken)?;
     let full = bpe.encode_fast("a", true).map_err(broken)?;

@@ -1,8 +1,8 @@
 //! Affine groups of four or eight bits with f32 activations: `scale·code + bias`.
 //!
-//! Panel: the group's length, then codes `[bytes of a row][16 rows]` in their stored order, then f32
-//! `[group][scale x 16, bias x 16]`, whatever float they are stored in. A tile of 32 columns is summed by
-//! itself, `acc = fma(scale, Σ code·x, acc)`, and the bias meets the sum of the activations.
+//! Panel: the group length, then codes `[bytes of a row][16 rows]` in their stored order, then f32
+//! `[group][scale x 16, bias x 16]`, whatever float type is stored. A tile of 32 columns is summed separately,
+//! `acc = fma(scale, Σ code·x, acc)`, and the bias is multiplied with the sum of the activations.
 #![allow(unsafe_code)]
 
 use mambo_tensor::{Affine, DType, decode_row};
@@ -16,7 +16,7 @@ use crate::simd::Simd;
 /// Codes of this many bits, 4 or 8.
 pub(crate) struct AffineFormat<const BITS: usize>;
 
-/// Bytes before the codes; a whole vector keeps those aligned.
+/// Bytes before the codes; a whole vector keeps the codes aligned.
 const HEAD: usize = 64;
 /// Bytes of a group's scales and biases.
 const LINE: usize = 2 * 4 * PANEL_ROWS;

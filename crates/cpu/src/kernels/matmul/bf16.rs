@@ -1,9 +1,9 @@
-//! bf16 weights with f32 activations, which tile registers want in two parts.
+//! bf16 weights with f32 activations, which are split into two bf16 parts for tile registers.
 //!
-//! Weights are held in twelve bits without loss: sign and fraction as they are, and of the exponent how far
-//! it is below the row's top one. Exponents out of reach are outliers; those weights count as zero here and are
-//! added at the end ([`super::outliers`]). Panel: the top exponents of its rows, then per eight columns
-//! two planes of signs and fractions and one of exponents, lanes of two columns each.
+//! Weights are stored losslessly in twelve bits: sign and fraction as they are, and the exponent as its distance below
+//! the row's top exponent. Weights whose exponent is out of reach are outliers: zero here, and added at the end
+//! ([`super::outliers`]). Panel: the top exponents of its rows, then for every eight columns two planes of signs and
+//! fractions and one of exponents, each lane holding two columns.
 //!
 //! Bytes: 1.5 per weight; FLOPs: 2 per weight and row.
 #![allow(unsafe_code)]
@@ -20,26 +20,26 @@ use crate::simd::Simd;
 
 /// Bytes of a vector: two columns of a panel.
 pub(super) const VECTOR: usize = 4 * PANEL_ROWS;
-/// Columns whose parts share three vectors.
+/// Columns that are packed into three vectors.
 pub(super) const GROUP: usize = 8;
 const GROUP_BYTES: usize = 3 * VECTOR;
-/// Vectors of two columns in a group.
+/// Column pairs of a group, one vector each.
 const PAIRS: usize = GROUP / 2;
-/// Largest distance of an exponent below its row's top one; the next code stands for zero.
+/// Largest distance of an exponent below its row's top exponent; the next code stands for zero.
 const REACH: u16 = 14;
-/// Least exponent in a panel. With activations that have no smaller one, no sum of products is below the
-/// smallest normal number, which tile registers count as zero and vectors do not.
+/// Smallest exponent in a panel. As activations have no smaller one either, no sum of products is subnormal, which
+/// tile registers would flush to zero and vector instructions would not.
 const LEAST: u16 = (PAIR_LEAST.to_bits() >> 23) as u16;
-/// A row with more outliers than one in so many gets another top than its largest exponent.
+/// A row in which more than one weight in this many is an outlier gets a top below its largest exponent.
 const OUTLIER_LIMIT: usize = 64;
 
 /// The format of bf16.
 pub(crate) struct Bf16Format;
 
-/// The same for machines with tile registers.
+/// The same, multiplied with tile registers.
 pub(crate) struct Bf16Tiles;
 
-/// Sign and fraction from the lower bytes of a plane.
+/// Signs and fractions from the lower bytes of a plane.
 #[inline(always)]
 fn low<S: Simd>(plane: S::B) -> S::B {
     S::bor(S::bshl::<15>(plane), S::band(S::bshr::<1>(plane), S::wsplat(0x7f)))
@@ -51,7 +51,7 @@ fn high<S: Simd>(plane: S::B) -> S::B {
     S::bor(S::band(S::bshl::<7>(plane), S::wsplat(0x8000)), S::bshr::<9>(plane))
 }
 
-/// The four vectors of a group.
+/// The four column pairs of a group.
 #[inline(always)]
 fn pairs<S: Simd>(group: &[u8; GROUP_BYTES], top: S::B) -> [S::B; PAIRS] {
     let [first, second, exponents] = group.as_chunks::<VECTOR>().0 else { unreachable!("three vectors") };
@@ -85,7 +85,7 @@ fn is_in_reach(weight: u16, top: u16) -> bool {
     (top.saturating_sub(REACH).max(LEAST)..=top).contains(&exponent(weight))
 }
 
-/// Zeros of either sign are no loss.
+/// Zeros of either sign are never outliers.
 fn is_outlier(weight: u16, top: u16) -> bool {
     !is_in_reach(weight, top) && weight << 1 != 0
 }
@@ -94,8 +94,8 @@ fn weights(row: &[u8]) -> impl Iterator<Item = u16> {
     row.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half))
 }
 
-/// The exponent from which a row's are counted down: the largest, or where that puts too many out of reach the
-/// one that has most within it.
+/// The exponent from which a row's exponents are counted down: the largest, or if that leaves too many out of reach,
+/// the one with the most weights in reach.
 fn top_exponent(row: &[u8]) -> u16 {
     let largest = weights(row).map(exponent).max().unwrap_or(0);
     let outliers = weights(row).filter(|weight| is_outlier(*weight, largest)).count();
@@ -129,7 +129,7 @@ impl Format for Bf16Format {
             tops[lane..lane + 4].copy_from_slice(&both(top << 7, top << 7));
             let stored = row.chunks(2 * GROUP);
             for (group, stored) in groups.as_chunks_mut::<GROUP_BYTES>().0.iter_mut().zip(stored) {
-                // Columns beyond the last are zeros.
+                // Columns past the last are zero.
                 let mut parts = [(REACH + 1, 0); GROUP];
                 for (part, weight) in parts.iter_mut().zip(weights(stored)) {
                     *part = code(weight, top);
@@ -247,7 +247,7 @@ impl Format for Bf16Tiles {
         ahead: usize,
     ) -> [[S::F; R]; N] {
         if !S::HAS_TILES {
-            unreachable!("another instruction set has no tile registers");
+            unreachable!("only the AMX instruction set has tile registers");
         }
         let mut sums = [Sums::<S, R>::zero(); N];
         add_groups(panels, cols.div_ceil(GROUP), x, ahead, &mut sums);
@@ -269,7 +269,7 @@ fn add_groups<S: Simd, X: PairRow, const R: usize, const N: usize>(
     for g in 0..count {
         each_row!(N, p, {
             let (top, groups) = panels[p];
-            // SAFETY: every panel was cut to so many groups.
+            // SAFETY: every panel was cut to `count` groups.
             let group = unsafe { groups.get_unchecked(g) };
             fetch_ahead::<S>(group, ahead);
             let pairs = pairs::<S>(group, S::load_bytes(top));
@@ -299,10 +299,10 @@ mod tests {
     use super::*;
     use crate::simd::Portable;
 
-    /// Rows of all sizes, of a few, of too many, and of a few with one far above: panel and outliers together
-    /// are what was stored.
+    /// Rows with exponents of all sizes, of a few, of too many, and of a few with one far above: panel and outliers
+    /// together reproduce what was stored.
     #[test]
-    fn nothing_is_lost() {
+    fn packing_is_lossless() {
         const COLS: usize = 4081;
         let weight = |lane: usize, col: usize| match lane % 4 {
             // From the smallest to the largest.

@@ -1,14 +1,14 @@
-//! Weights of whole codes with scales, against 8-bit activations: what all block formats share.
+//! Weights stored as integer codes with scales, times 8-bit activations: what all block formats share.
 //!
-//! A tile is sixteen weight rows times 32 columns. Its codes come as eight vectors; step j holds columns
-//! 4j..4j+4 of every row. Sums of a tile are whole numbers, so every instruction set finds the same ones.
-//! Then `acc = fma(scale_x, inner, acc)`, tile after tile, where `inner` is the sum times the weights' scale
+//! A tile is sixteen weight rows by 32 columns. Its codes are eight vectors; vector j holds columns 4j..4j+4 of every
+//! row. Sums within a tile are integers, so every instruction set computes the same ones. Then
+//! `acc = fma(scale_x, inner, acc)`, tile by tile, where `inner` is the sum times the weights' scale
 //! ([`Codes::inner`]).
 //!
-//! Where it costs nothing a sum starts at the bits of [`ANCHOR`], so that they are a float's as they are: `anchor +
-//! sum`. The scale's product with the anchor is exact, for a scale has 17 bits at most and is no larger than 2^104, so
-//! one fma that takes it out rounds `scale · sum` just as a conversion and a product would. (A scale that is no number
-//! gives none either way, though not the same one.)
+//! Where it is free, an integer sum starts at the bit pattern of [`ANCHOR`], so that its bits are those of the float
+//! `anchor + sum` and need no conversion. `scale · anchor` is exact, because a scale has at most 17 significant bits
+//! and is at most 2^104; the fma that subtracts it therefore rounds `scale · sum` exactly as a conversion and a product
+//! would. (A NaN scale gives a NaN either way, though not the same one.)
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -25,32 +25,32 @@ use crate::simd::Simd;
 /// Columns of a tile: one block of the activations.
 pub(crate) const TILE: usize = 32;
 
-/// One stored type. A panel is read from front to back as one stream: per stored block what its rows have for
-/// the whole block, then its tiles, each with all that belongs to it.
+/// One stored type. A panel is read front to back as one stream: for each stored block first what its tiles share,
+/// then the tiles, each with its own scales.
 pub(crate) trait Coded: Send + Sync + 'static {
-    /// What makes a tile's product.
+    /// How a tile's product is formed.
     const KIND: Kind;
-    /// Code of a zero weight: a power of two from 8 to 128. Lines have none.
+    /// Code of a zero weight: a power of two from 8 to 128; 0 for types with a minimum.
     const ZERO: i32;
-    /// Whether unpacking moves the zero at no cost, as [`Coded::zero`] says.
+    /// Whether unpacking can move the zero point for free, see [`Coded::zero`].
     const MOVES_ZERO: bool = false;
-    /// Whether dot steps take columns s, s + 8, s + 16, s + 24 and not four in a row.
+    /// Whether dot step s takes columns s, s + 8, s + 16 and s + 24 instead of four consecutive ones.
     const TRANSPOSED: bool = false;
     /// Bytes of a stored block of one row.
     const STORED_BYTES: usize;
     /// Tiles of a stored block.
     const TILES: usize = 1;
-    /// Bytes that a panel holds for a whole block of its rows.
+    /// Bytes of a panel's block that all its tiles share.
     const OWN_BYTES: usize = 0;
-    /// Bytes that a panel holds for each tile.
+    /// Bytes of a panel's tile.
     const TILE_BYTES: usize;
     /// Bytes of a panel's block.
     const BLOCK_BYTES: usize = Self::OWN_BYTES + Self::TILES * Self::TILE_BYTES;
 
-    /// Packs a stored block into a lane of a zeroed block of a panel: its own part and its tiles.
+    /// Packs a stored block into a lane of a zeroed panel block: the shared part and the tiles.
     fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]);
-    /// Code of a zero weight in an unpacked tile. Where dot steps take all eight bits, 128 is one whose sum needs
-    /// no computing.
+    /// Code of a zero weight in an unpacked tile. Where dot products take all eight bits, 128 is free: its correction
+    /// is stored with the activations.
     #[inline(always)]
     fn zero<S: Simd>() -> i32 {
         if Self::MOVES_ZERO && S::CODE_ZERO == 128 { 128 } else { Self::ZERO }
@@ -59,7 +59,7 @@ pub(crate) trait Coded: Send + Sync + 'static {
     fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S>;
 }
 
-/// What the block of tile `t` has for all its tiles, and the tile.
+/// The shared part of the block of tile `t`, and the tile.
 ///
 /// # Safety
 /// The panel has this tile.
@@ -67,25 +67,25 @@ pub(crate) trait Coded: Send + Sync + 'static {
 unsafe fn block_and_tile<C: Coded>(panel: &[u8], t: usize) -> (&[u8], &[u8]) {
     let block = t / C::TILES * C::BLOCK_BYTES;
     let tile = block + C::OWN_BYTES + t % C::TILES * C::TILE_BYTES;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         (panel.get_unchecked(block..block + C::OWN_BYTES), panel.get_unchecked(tile..tile + C::TILE_BYTES))
     }
 }
 
-/// How many tiles a panel has, at most.
+/// Upper bound on the tiles of a panel.
 fn tiles_of<C: Coded>(panel: &[u8]) -> usize {
     panel.len() / C::BLOCK_BYTES * C::TILES
 }
 
-/// What makes a tile's product.
+/// How a tile's product is formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One scale.
+    /// One scale per tile.
     Whole,
-    /// A scale for each half.
+    /// One scale per half tile.
     Halves,
-    /// A scale, and a line's value at code zero.
+    /// A scale, and a minimum: the value of code zero.
     Line,
 }
 
@@ -94,8 +94,8 @@ pub(crate) enum Kind {
 pub(crate) struct Tile<S: Simd> {
     pub codes: [S::B; 8],
     pub scale: S::F,
-    /// What takes the anchor out of a sum; the second half's scale; or the line's value at code zero over -128, which
-    /// meets the offset of the activations.
+    /// Minus the anchor times the scale; the second half's scale; or the minimum divided by -128, which is multiplied
+    /// with the offset of the activations.
     pub other: S::F,
 }
 
@@ -106,20 +106,20 @@ impl<S: Simd> Tile<S> {
         Tile { codes, scale, other: minus_anchor::<S>(scale) }
     }
 
-    /// A tile of lines.
+    /// A tile with scale and minimum.
     #[inline(always)]
     pub fn line(codes: [S::B; 8], scale: S::F, low: S::F) -> Self {
         Tile { codes, scale, other: S::mul(low, S::splat(-1.0 / 128.0)) }
     }
 }
 
-/// What takes the anchor out of a sum times this scale.
+/// Minus the anchor times a scale: added to `scale · (anchor + sum)` it leaves `scale · sum`.
 #[inline(always)]
 fn minus_anchor<S: Simd>(scale: S::F) -> S::F {
     S::mul(scale, S::splat(-ANCHOR))
 }
 
-/// What the sums of some codes need to know of them.
+/// What the summation has to know about the codes.
 #[derive(Clone, Copy)]
 pub(crate) struct Codes {
     pub kind: Kind,
@@ -128,7 +128,7 @@ pub(crate) struct Codes {
 }
 
 impl Codes {
-    /// Whether sums start at the anchor: where their start is one word in memory, or always zero.
+    /// Whether sums start at the anchor: where the start value is one word in memory, or constant.
     #[inline(always)]
     fn is_anchored<S: Simd>(self) -> bool {
         match self.kind {
@@ -138,7 +138,7 @@ impl Codes {
         }
     }
 
-    /// The weights' share of a tile's product, from the sums of its halves or the whole sum.
+    /// The weights' factor of a tile's product, from the sums of its halves or the whole sum.
     #[inline(always)]
     pub fn inner<S: Simd>(self, [scale, other]: [S::F; 2], sums: [S::I; 2], x: &Q8Block) -> S::F {
         let first = match self.kind {
@@ -153,7 +153,7 @@ impl Codes {
         }
     }
 
-    /// Where the sums of a tile's halves start, or the whole sum alone.
+    /// Start values of the sums of a tile's halves, or of the whole sum alone.
     #[inline(always)]
     pub fn starts<S: Simd>(self, x: &Q8Block) -> [S::I; 2] {
         let none = S::isplat(0);
@@ -169,7 +169,7 @@ impl Codes {
     }
 }
 
-/// Where a sum starts so that the codes' zero point is taken out.
+/// Start value of a sum that subtracts the codes' zero point.
 #[inline(always)]
 fn start<S: Simd>(zero: i32, offset: i32) -> S::I {
     let offset = S::isplat(offset);
@@ -183,7 +183,7 @@ fn start<S: Simd>(zero: i32, offset: i32) -> S::I {
     }
 }
 
-/// The format of a type of codes.
+/// The format of a type stored as codes.
 pub(crate) struct CodedFormat<C>(PhantomData<C>);
 
 impl<C: Coded> Format for CodedFormat<C> {
@@ -215,7 +215,7 @@ impl<C: Coded> Format for CodedFormat<C> {
         let zero = if C::ZERO == 128 { 128 } else { S::CODE_ZERO };
         let shift = S::bsplat(if C::KIND == Kind::Line { 0 } else { (zero - C::zero::<S>()) as u8 });
         for (t, out) in slice.range.clone().zip(UnpackedTile::of(out)) {
-            // SAFETY: the panel has the tiles of the column block.
+            // SAFETY: the panel has these tiles, as just asserted.
             let (own, tile) = unsafe { block_and_tile::<C>(slice.panel, t) };
             let tile = C::tile::<S>(own, tile);
             for j in 0..8 {
@@ -268,7 +268,7 @@ impl<C: Coded> Format for CodedFormat<C> {
                 each_row!(R, r, {
                     sums[r] = codes.starts::<S>(x[r]);
                 });
-                // Rows take turns, lest each step wait for the last.
+                // Rows are interleaved so that consecutive dot steps do not depend on each other.
                 for j in 0..8 {
                     let half = usize::from(C::KIND == Kind::Halves && j >= 4);
                     each_row!(R, r, {
@@ -289,7 +289,7 @@ impl<C: Coded> Format for CodedFormat<C> {
     }
 }
 
-/// The eight code vectors of 256 bytes of nibbles: low ones are columns 0..16, high ones 16..32.
+/// The eight code vectors of 256 bytes of nibbles: low nibbles are columns 0..16, high ones 16..32.
 #[inline(always)]
 pub(crate) fn nibbles<S: Simd>(bytes: &[u8]) -> [S::B; 8] {
     let mask = S::bsplat(15);
@@ -306,7 +306,7 @@ pub(crate) fn nibbles<S: Simd>(bytes: &[u8]) -> [S::B; 8] {
     ]
 }
 
-/// The same codes times sixteen: nibbles that are left, or put, in the upper half of their bytes.
+/// The same codes times sixteen: every nibble ends up in the upper half of its byte.
 #[inline(always)]
 pub(crate) fn upper_nibbles<S: Simd>(bytes: &[u8]) -> [S::B; 8] {
     let mask = S::bsplat(0xf0);
@@ -344,7 +344,7 @@ pub(crate) fn pack_nibbles(out: &mut [u8], lane: usize, codes: &[u8; TILE]) {
     }
 }
 
-/// Copies the 16 bytes of nibbles of one row, which have the order of a tile's, into its lane.
+/// Copies 16 bytes of nibbles of one row, already in a tile's order, into its lane.
 #[inline(always)]
 pub(crate) fn copy_nibbles(out: &mut [u8], lane: usize, stored: &[u8]) {
     for v in 0..4 {

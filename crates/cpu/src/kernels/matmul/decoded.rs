@@ -1,7 +1,7 @@
-//! Every stored type without a format of its own: decoded when it is used, with f32 activations.
+//! Stored types without a format of their own: decoded on use, with f32 activations.
 //!
-//! Panel: the stored rows, one after the other. Using it decodes it to `[column][16 rows]` of f32, once
-//! for all rows of a task. It knows no layout: the stored type's own decoder does.
+//! Panel: the stored rows, one after the other. It is decoded to `[column][16 rows]` of f32 once for all rows of a
+//! task, by the stored type's own decoder; this file knows no block layout.
 
 use mambo_tensor::{DType, decode_row};
 
@@ -54,6 +54,6 @@ impl Format for Decoded {
         _x: &[&[f32]; R],
         _ahead: usize,
     ) -> [[S::F; R]; N] {
-        unreachable!("only floats are multiplied")
+        unreachable!("decoded types are only multiplied as floats")
     }
 }

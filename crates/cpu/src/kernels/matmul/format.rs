@@ -1,8 +1,8 @@
-//! How a weight is held for multiplication: panels of sixteen output rows, a lane per row.
+//! How a weight is laid out for multiplication: panels of sixteen output rows, one SIMD lane per row.
 //!
-//! Each stored type says how a row is packed into a lane of a panel, how a panel is multiplied with a few
-//! activation rows, and how a column block of it is unpacked for many. A lane's sum runs over the columns in one
-//! fixed order, whatever the blocking.
+//! Each stored type defines how a row is packed into a lane of a panel, how a panel is multiplied with a few
+//! activation rows, and how a block of its columns is unpacked for many. A lane sums over the columns in one fixed
+//! order, whatever the blocking.
 
 use std::ops::Range;
 
@@ -21,17 +21,17 @@ pub(crate) const PANEL_ROWS: usize = 16;
 pub(crate) enum Many {
     /// Unpacked tiles of codes, from some number of rows on.
     Codes(Kind),
-    /// Floats, from as many rows on.
+    /// Unpacked floats, from the same number of rows on.
     Floats,
-    /// Floats, however few rows there are.
+    /// Unpacked floats, whatever the number of rows.
     OnlyFloats,
     /// Pairs of bf16 in tile registers.
     Tiles,
-    /// The packed panels, as few rows are.
+    /// The packed panels, as with few rows.
     Packed,
 }
 
-/// What is to be unpacked.
+/// A part of a panel to unpack.
 pub(crate) struct PanelSlice<'a> {
     pub dtype: DType,
     pub panel: &'a [u8],
@@ -42,17 +42,17 @@ pub(crate) struct PanelSlice<'a> {
 
 /// One stored type.
 pub(crate) trait Format: Send + Sync + 'static {
-    /// An activation row in the form the product reads.
+    /// An activation row as [`Format::product`] reads it.
     type Row<'a>: Copy;
 
     /// Words prepared per tile of an activation row.
     const PREPARED: usize;
     /// What many rows are multiplied with.
     const MANY: Many;
-    /// Whether codes have all eight bits.
+    /// Whether codes use all eight bits.
     const WIDE: bool = false;
-    /// Whether few rows meet several panels at once, lest each step of a sum wait for the last. Otherwise one
-    /// panel after the other is read as one stream, which memory likes best.
+    /// Whether few rows are multiplied with several panels at once, to hide the latency of dependent additions.
+    /// Otherwise panels are read one after the other as a single stream, which suits the prefetchers best.
     const SIDE_BY_SIDE: bool = true;
 
     /// Bytes of a panel of `cols` columns, a multiple of 64.
@@ -61,20 +61,20 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// Packs stored rows into consecutive lanes of a zeroed panel.
     fn pack(dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]);
 
-    /// Finds the weights of a row that its packed panel cannot hold.
+    /// Finds the weights of a row that the packed panel cannot represent.
     fn outliers(_panel: &[u8], _lane: usize, _row: &[u8], _found: &mut Vec<Outlier>) {}
 
-    /// Unpacks some tiles of a panel into codes, or some columns into floats or pairs, as [`Format::MANY`] says.
+    /// Unpacks tiles of a panel into codes, or columns into floats or pairs, as [`Format::MANY`] says.
     fn unpack<S: Simd>(_panel: &PanelSlice, _out: &mut [u8]) {}
 
-    /// Computes what [`Format::row`] wants beside the row itself.
+    /// Computes what [`Format::row`] needs in addition to the row itself.
     #[inline(always)]
     fn prepare<S: Simd>(_x: &View, _row: usize, _prepared: &mut [i32]) {}
 
-    /// A row of the input, with what was prepared for it.
+    /// A row of the input, with the data prepared for it.
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Self::Row<'a>;
 
-    /// The products of `N` panels with `R` rows. Weights that are `ahead` bytes further on may be fetched.
+    /// The products of `N` panels with `R` rows. Weights `ahead` bytes further on may be prefetched.
     fn product<S: Simd, const R: usize, const N: usize>(
         panels: [&[u8]; N],
         cols: usize,
@@ -83,7 +83,7 @@ pub(crate) trait Format: Send + Sync + 'static {
     ) -> [[S::F; R]; N];
 }
 
-/// Fetches what lies so far ahead of a part of a panel into the L2 cache; nothing where that is 0.
+/// Prefetches into L2 what lies `ahead` bytes after a part of a panel; does nothing if that is 0.
 #[inline(always)]
 pub(super) fn fetch_ahead<S: Simd>(part: &[u8], ahead: usize) {
     if ahead > 0 {

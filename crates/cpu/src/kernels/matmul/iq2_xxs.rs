@@ -1,12 +1,12 @@
-//! `iq2_xxs` weights: `± d·(2·scale + 1)/8·coordinate`, eight coordinates to a point of a table of 256.
+//! `iq2_xxs` weights: `± d·(2·scale + 1)/8·coordinate`; eight coordinates are one point of a table of 256.
 //!
-//! Block: f16 d `[16 rows]`. Tile: 64 bytes of points and 64 of signs, lane r of each holding its row's four
-//! groups of eight columns; 66 bytes per row and 256 columns, as stored. Of a byte of signs seven bits are
-//! signs (the eighth makes their number even) and the last is a bit of the scale.
+//! Block: f16 d `[16 rows]`. Tile: 64 bytes of points and 64 of signs, lane r of each holding its row's four groups of
+//! eight columns; 66 bytes per row and 256 columns, as stored. A byte of signs has seven sign bits (the eighth sign
+//! makes the number of minus signs even) and one bit of the scale.
 //!
-//! A shift of points or signs shows the same column of all four groups, so dot step s takes columns s,
-//! s + 8, s + 16 and s + 24, and the activations' codes are put into that order first. The looked-up points
-//! are never stored: the file's two bits are why one takes this type.
+//! Shifting points or signs yields the same column of all four groups, so dot step s takes columns s, s + 8, s + 16
+//! and s + 24, and the activation codes are transposed to match. Points are looked up on every use: storing them
+//! expanded would give up the two bits per weight.
 
 use mambo_tensor::IQ2_XXS_POINTS;
 
@@ -15,22 +15,22 @@ use crate::simd::Simd;
 
 pub(crate) struct Iq2Xxs;
 
-/// What a coordinate (two bits) and its sign (the third) stand for, the zero point added; no point has a 3.
+/// The value of a coordinate (two bits) with its sign (the third), plus the zero point; no point has a coordinate 3.
 const STEPS: [u8; 16] = [72, 89, 107, 64, 56, 39, 21, 64, 64, 64, 64, 64, 64, 64, 64, 64];
-/// The eighth sign of the nibbles of the other seven.
+/// Parity of a nibble, as the eighth sign bit.
 const ODD: [u8; 16] = [0, 128, 128, 0, 128, 0, 0, 128, 128, 0, 0, 128, 0, 128, 128, 0];
-/// The bits of a scale by the group they are kept in, as a word of bytes.
+/// Weight of the scale bit of each group, as a word of bytes.
 const SCALE_BITS: i32 = i32::from_ne_bytes([1, 2, 4, 8]);
 
-/// Codes from coordinates in the lowest two bits and signs in the third. A function and not a closure:
-/// closures that are used often are not inlined, and then every instruction is a call.
+/// Codes from coordinates in the lowest two bits and signs in the third. Not a closure: closures used many times are
+/// not inlined, and then every instruction becomes a call.
 #[inline(always)]
 fn step<S: Simd>(coordinates: S::B, signs: S::B) -> S::B {
     let index = S::bor(S::band(coordinates, S::bsplat(3)), S::band(signs, S::bsplat(4)));
     S::blook_up(&STEPS, index)
 }
 
-/// Column s of every group of a tile: the codes of step s, and the scale's share of the tile.
+/// The codes of a tile, by dot step, and its part of the scale.
 #[inline(always)]
 fn codes<S: Simd>(tile: &[u8]) -> ([S::B; 8], S::F) {
     let (points, kept) = (load::<S>(tile, 0), load::<S>(tile, 1));
@@ -50,11 +50,11 @@ fn codes<S: Simd>(tile: &[u8]) -> ([S::B; 8], S::F) {
         step::<S>(S::bshr::<4>(last), S::bshr::<4>(signs)),
         step::<S>(S::bshr::<6>(last), S::bshr::<5>(signs)),
     ];
-    // Both are exact: the scale is a whole number of four bits.
+    // Exact: the scale is a four-bit integer.
     (codes, S::fma(S::to_float(scale), S::splat(0.25), S::splat(0.125)))
 }
 
-/// The signs of a sub-block of eight stored bytes, with a bit of the scale above those of each group.
+/// The signs of a sub-block of eight stored bytes, with a bit of the scale above each group's signs.
 fn signs_and_scale(stored: &[u8]) -> [u8; 4] {
     let packed = u32::from_le_bytes(*part(stored, 4));
     std::array::from_fn(|g| (packed >> (7 * g)) as u8 & 127 | ((packed >> (28 + g)) as u8 & 1) << 7)

@@ -1,7 +1,7 @@
-//! Weights that are lines, `scale·code + low`: `q4_1`, `q5_1`, `q4_k` and `q5_k`.
+//! Weights with a scale and a minimum, `scale·code + low`: `q4_1`, `q5_1`, `q4_k` and `q5_k`.
 //!
-//! Tile: what lines have per tile, 64 bytes of fifth bits where there are any (as in `q5_0`), then 256 of
-//! nibbles. The lows meet the sum of the activations' codes.
+//! Tile: per-tile scales and minima, 64 bytes of fifth bits if there are any (as in `q5_0`), then 256 bytes of
+//! nibbles. The minima are multiplied with the sum of the activation codes.
 
 use std::marker::PhantomData;
 
@@ -15,20 +15,20 @@ pub(crate) trait Line: Send + Sync + 'static {
     const FIFTH: bool;
     /// Bytes and tiles of a stored block.
     const STORED: (usize, usize);
-    /// Bytes of a panel's scales and lows: per stored block and per tile.
+    /// Bytes of a panel's scales and minima: per stored block and per tile.
     const SCALES: (usize, usize);
 
-    /// Packs what a stored block of one row has for all its tiles.
+    /// Packs what all tiles of a stored block of one row share.
     fn pack_own(_stored: &[u8], _lane: usize, _own: &mut [u8]) {}
-    /// Packs what it has for its tile `j`.
+    /// Packs the scales of its tile `j`.
     fn pack_scales(stored: &[u8], j: usize, lane: usize, scales: &mut [u8]);
     /// The codes of its tile `j`.
     fn codes(stored: &[u8], j: usize) -> [u8; TILE];
-    /// Scales and lows of a tile.
+    /// Scales and minima of a tile.
     fn line<S: Simd>(own: &[u8], scales: &[u8]) -> (S::F, S::F);
 }
 
-/// An f16 scale and an f16 low per tile: `q4_1`, or `q5_1` with fifth bits.
+/// An f16 scale and an f16 minimum per tile: `q4_1`, or `q5_1` with fifth bits.
 pub(crate) struct Single<const FIFTH: bool>;
 
 impl<const FIFTH: bool> Line for Single<FIFTH> {
@@ -102,11 +102,11 @@ impl<const FIFTH: bool> Line for Nested<FIFTH> {
     }
 }
 
-/// The format of a kind of lines.
+/// The format of a type with scale and minimum.
 pub(crate) struct LineFormat<L>(PhantomData<L>);
 
 impl<L: Line> LineFormat<L> {
-    /// Where a tile's nibbles are.
+    /// Offset of a tile's nibbles.
     const NIBBLES_AT: usize = L::SCALES.1 + if L::FIFTH { 64 } else { 0 };
 }
 

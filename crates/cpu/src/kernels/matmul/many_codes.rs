@@ -1,8 +1,8 @@
-//! Many rows of 8-bit activations against codes that are unpacked once for all of them.
+//! Many rows of 8-bit activations times codes that are unpacked once for all rows.
 //!
-//! Panels go in pairs and columns in column blocks: a pair's column block is unpacked into the L1 cache, where
-//! all rows meet it six or four at a time. Each broadcast of activations serves both panels. Between column blocks the
-//! sums stand in the L2 cache. Per row, panel and tile of one scale: 8 dot steps and two fma.
+//! Panels are taken in pairs and columns in blocks: the column block of a pair is unpacked into L1 and multiplied with
+//! all rows, six or four at a time. Each broadcast of activations serves both panels. Between column blocks the sums
+//! stay in L2. Per row, panel and tile of one scale: 8 dot steps and two fma.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::isa::Vectorized;
 use crate::kernels::each_row::each_row;
 use crate::simd::Simd;
 
-/// Tiles of a column block: two panels' column blocks and some rows' share the L1 cache.
+/// Tiles of a column block: those of two panels and of a few rows fit in L1 together.
 const COLUMN_BLOCK_TILES: usize = 16;
 /// Panels that are multiplied together.
 const PAIR: usize = 2;
@@ -29,28 +29,28 @@ pub(super) const UNPACKED_BYTES: usize = PAIR * COLUMN_BLOCK_TILES * size_of::<U
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct UnpackedTile {
-    /// By dot step, with the zero point that the instruction set wants.
+    /// By dot step, with the zero point that the instruction set prefers.
     pub codes: [[u8; 64]; 8],
-    /// f32 lanes, as [`super::coded::Tile`] has them.
+    /// f32 lanes, as in [`super::coded::Tile`].
     pub scale: [u8; 64],
     pub other: [u8; 64],
 }
 
 impl UnpackedTile {
-    /// Memory as tiles.
+    /// Views memory as tiles.
     pub fn of(bytes: &mut [u8]) -> &mut [UnpackedTile] {
         bytemuck::cast_slice_mut(bytes)
     }
 }
 
-/// Some panels against many rows.
+/// Panels times many rows.
 pub(super) struct ManyCodes<'a> {
     pub task: &'a Task<'a>,
     pub panels: Range<usize>,
     pub kind: Kind,
-    /// Whether codes have all eight bits.
+    /// Whether codes use all eight bits.
     pub wide: bool,
-    /// Activations in the order of the codes, where that is not theirs.
+    /// Activations in the codes' column order, where that differs from the stored order.
     pub transposed: Option<&'a [Q8Block]>,
     pub unpack: Unpack<'a>,
     /// Scratch for sums and for an unpacked column block.
@@ -73,7 +73,7 @@ impl Vectorized for ManyCodes<'_> {
     }
 }
 
-/// The kinds as numbers, which constants of functions have to be.
+/// The kinds by number, because const parameters cannot be enums.
 const KINDS: [Kind; 3] = [Kind::Whole, Kind::Halves, Kind::Line];
 
 impl ManyCodes<'_> {
@@ -102,7 +102,7 @@ impl ManyCodes<'_> {
                 while i < rows {
                     let x = |r: usize| &row(i + r)[block.clone()];
                     i += match (rows - i, count) {
-                        // As few as possible are left alone. Halves would need twice the sums.
+                        // Leaves as few single rows as possible. Half-tile scales would need twice the accumulators.
                         (6 | 7 | 10.., 2) if S::ROWS >= 8 && KINDS[KIND] != Kind::Halves => {
                             let six = [x(0), x(1), x(2), x(3), x(4), x(5)];
                             group::<S, KIND, WIDE, 6, 2>([a, b], six, sums, (rows, i))
@@ -129,8 +129,8 @@ impl ManyCodes<'_> {
     }
 }
 
-/// Adds a column block's products of `N` panels and `R` rows to their sums, the first of which is at `first`
-/// and those of the next panel `rows` further on. Returns the rows it took.
+/// Adds a column block's products of `N` panels and `R` rows to their sums, which start at `first`; those of the next
+/// panel follow `rows` later. Returns `R`.
 #[inline(always)]
 fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: usize>(
     tiles: [&[UnpackedTile]; N],

@@ -1,8 +1,7 @@
-//! Many rows of f32 activations against weights that are widened once for all of them.
+//! Many rows of f32 activations times weights that are widened once for all rows.
 //!
-//! Panels go in pairs and columns in column blocks: a pair's column block is widened into the L1 cache, where all
-//! rows meet it eight at a time; between column blocks the sums stand in the L2 cache. Per row, panel and
-//! column: one fma.
+//! Panels are taken in pairs and columns in blocks: the column block of a pair is widened into L1 and multiplied with
+//! all rows, eight at a time; between column blocks the sums stay in L2. Per row, panel and column: one fma.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -14,14 +13,14 @@ use crate::isa::Vectorized;
 use crate::kernels::each_row::each_row;
 use crate::simd::Simd;
 
-/// Columns of a column block: every stored block divides it, and two panels' are about the L1 cache.
+/// Columns of a block: a multiple of every stored block, and for two panels about the size of L1.
 pub(super) const COLUMN_BLOCK: usize = 256;
 /// Panels that are multiplied together.
 const PAIR: usize = 2;
 /// Bytes of the widened column block.
 pub(super) const UNPACKED_BYTES: usize = PAIR * COLUMN_BLOCK * PANEL_ROWS * 4;
 
-/// Some panels against many rows.
+/// Panels times many rows.
 pub(super) struct ManyFloats<'a> {
     pub task: &'a Task<'a>,
     pub panels: Range<usize>,
@@ -76,8 +75,8 @@ impl Vectorized for ManyFloats<'_> {
     }
 }
 
-/// Adds a column block's products of `N` panels and `R` rows to their sums, the first of which is at `first`
-/// and those of the next panel `rows` further on. Returns the rows it took.
+/// Adds a column block's products of `N` panels and `R` rows to their sums, which start at `first`; those of the next
+/// panel follow `rows` later. Returns `R`.
 #[inline(always)]
 fn group<S: Simd, const R: usize, const N: usize>(
     weights: [&[[u8; 4 * PANEL_ROWS]]; N],
@@ -100,7 +99,7 @@ fn group<S: Simd, const R: usize, const N: usize>(
             column[p] = S::load_le(unsafe { weights[p].get_unchecked(i) });
         });
         each_row!(R, r, {
-            // SAFETY: all rows have as many.
+            // SAFETY: all rows have `count` columns.
             let x = S::splat(unsafe { *x[r].get_unchecked(i) });
             each_row!(N, p, {
                 acc[p][r] = S::fma(column[p], x, acc[p][r]);

@@ -1,7 +1,7 @@
-//! Many rows of activations against bf16 weights in tile registers (AMX).
+//! Many rows of activations times bf16 weights in tile registers (AMX).
 //!
-//! As `many_codes.rs` does it: panels in pairs and columns in column blocks that stay in the L1 cache, with 32
-//! rows at a time. Rows that fill no tile follow the order of tiles with vectors.
+//! As in `many_codes.rs`, panels are taken in pairs and columns in blocks that stay in L1, with 32 rows at a time.
+//! Rows that do not fill a tile are summed with vector instructions in the order of the tiles.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::isa::Vectorized;
 use crate::kernels::each_row::each_row;
 use crate::simd::Simd;
 
-/// Tiles of a column block: two panels' column blocks and some rows' share the L1 cache.
+/// Tiles of a column block: those of two panels and of a few rows fit in L1 together.
 const COLUMN_BLOCK_TILES: usize = 16;
 /// Rows that are multiplied together.
 pub(super) const ROWS: usize = 2 * TILE_ROWS;
@@ -27,7 +27,7 @@ const TILE_GROUPS: usize = 2 * TILE_PAIRS / GROUP;
 /// Bytes of the unpacked column block.
 pub(super) const UNPACKED_BYTES: usize = PAIR * COLUMN_BLOCK_TILES * TILE_PAIRS * VECTOR;
 
-/// Some panels against many rows.
+/// Panels times many rows.
 pub(super) struct ManyTiles<'a> {
     pub task: &'a Task<'a>,
     pub panels: Range<usize>,
@@ -43,14 +43,14 @@ impl Vectorized for ManyTiles<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         if !S::HAS_TILES {
-            unreachable!("another instruction set has no tile registers");
+            unreachable!("only the AMX instruction set has tile registers");
         }
         let ManyTiles { task, panels, unpack, floats, bytes: buffer } = self;
         let (rows, groups) = (task.rows.len(), task.weight.cols().div_ceil(GROUP));
         let sums: &mut [[f32; PANEL_ROWS]] = floats.as_chunks_mut().0;
         let sums = &mut sums[..panels.len() * rows];
         sums.fill([0.0; PANEL_ROWS]);
-        // SAFETY: this is reached only with the instruction set that has tile registers.
+        // SAFETY: only reached with the instruction set that has tile registers.
         let tiles = unsafe { Tiles::set_up() };
         for first in (0..groups).step_by(COLUMN_BLOCK_TILES * TILE_GROUPS) {
             let block = first..groups.min(first + COLUMN_BLOCK_TILES * TILE_GROUPS);
@@ -79,8 +79,8 @@ impl Vectorized for ManyTiles<'_> {
     }
 }
 
-/// Adds a column block's products of two panels with as many rows as fill tiles. Returns how many those are: none
-/// where rows do not stand next to each other or the column block is not whole tiles.
+/// Adds a column block's products of two panels with as many rows as fill whole tiles, and returns how many: none if
+/// rows are not contiguous or the column block is not whole tiles.
 fn fill(
     tiles: &Tiles,
     task: &Task,
@@ -100,15 +100,15 @@ fn fill(
         let x = TwoParts::of(&task.x, row).part(columns.clone());
         let last = TwoParts::of(&task.x, row + ROWS - 1).part(columns.clone());
         assert_eq!(last.upper.len(), panels[0].len(), "rows and panels have the same columns");
-        // SAFETY: the first and the last of the rows were just seen to have these columns.
+        // SAFETY: the first and the last of the rows have these columns, as just checked.
         unsafe { tiles.multiply(x, task.x.stride_bytes(), panels, [first, second]) };
         taken += ROWS;
     }
     taken
 }
 
-/// Adds a column block's products of `N` panels and `R` rows to their sums, the first of which is at `first`
-/// and those of the next panel `rows` further on. Returns the rows it took.
+/// Adds a column block's products of `N` panels and `R` rows to their sums, which start at `first`; those of the next
+/// panel follow `rows` later. Returns `R`.
 #[inline(always)]
 fn group<S: Simd, const R: usize, const N: usize>(
     vectors: [&[[u8; VECTOR]]; N],
@@ -126,7 +126,7 @@ fn group<S: Simd, const R: usize, const N: usize>(
     });
     for k in 0..count {
         each_row!(N, p, {
-            // SAFETY: all panels have `count` vectors and all rows as many pairs.
+            // SAFETY: all panels have `count` vectors and all rows `count` pairs.
             unsafe { own[p].add(S::load_bytes(vectors[p].get_unchecked(k)), &x, k) };
             if (k + 1) % TILE_PAIRS == 0 || k + 1 == count {
                 own[p].end_tile::<TwoParts>();

@@ -1,8 +1,8 @@
 //! `matmul`: `y[o] = Σ_i W[o,i]·x[i]` for every row, then the epilogue.
 //!
-//! An item of work is a group of panels times a block of rows (`multiply.rs`). With few rows the panels
-//! stream by, in runs of many items; with many a column block of them is unpacked and stays in cache while the
-//! rows pass. Bytes: the packed weight once per row block at most; FLOPs: 2 per weight and row.
+//! A work item is a group of panels times a block of rows (`multiply.rs`). With few rows the panels are streamed, in
+//! runs of many items; with many rows a block of their columns is unpacked and stays in cache for all rows.
+//! Bytes: the packed weight at most once per row block; FLOPs: 2 per weight and row.
 
 mod affine;
 mod bf16;
@@ -58,7 +58,7 @@ use crate::activation;
 use crate::isa::Isa;
 use crate::stored::{E4m3, F16, F32};
 
-/// The stored types with a format of their own, with the activations they read.
+/// The stored types that have their own format, with the activations they are multiplied with.
 pub(crate) const TYPES: [(DType, Elem); 17] = [
     (DType::Q4_0, activation::Q8),
     (DType::Q5_0, activation::Q8),
@@ -79,16 +79,16 @@ pub(crate) const TYPES: [(DType, Elem); 17] = [
     (DType::F32, Elem::F32),
 ];
 
-/// Whether a type without a format of its own is decoded as it is used.
+/// Whether a type has no format of its own and is decoded on use.
 pub(crate) fn is_decoded(dtype: DType) -> bool {
     let stored_weight = dtype.is_quantized() || matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
     stored_weight && affine_bits(dtype).is_none() && !TYPES.iter().any(|(known, _)| *known == dtype)
 }
 
-/// Widths of affine groups that have a format of their own.
+/// Code widths of affine groups that have their own format.
 pub(crate) const AFFINE_BITS: [usize; 2] = [4, 8];
 
-/// Bits of affine groups that have a format of their own.
+/// The code width of an affine type, if it has its own format.
 pub(crate) fn affine_bits(dtype: DType) -> Option<usize> {
     let DType::Affine(affine) = dtype else { return None };
     Some(affine.bits()).filter(|bits| AFFINE_BITS.contains(bits))
@@ -100,12 +100,12 @@ pub(crate) fn is_supported(dtype: DType) -> bool {
     has_format || is_decoded(dtype) || affine_bits(dtype).is_some()
 }
 
-/// Whether an instruction set multiplies a stored type in tile registers.
+/// Whether an instruction set multiplies a stored type with tile registers.
 fn goes_through_tiles(isa: Isa, dtype: DType) -> bool {
     isa == Isa::Amx && dtype == DType::BF16
 }
 
-/// The activations that a stored type is multiplied with.
+/// The activation type that a stored type is multiplied with.
 pub(crate) fn input(isa: Isa, dtype: DType) -> Elem {
     if goes_through_tiles(isa, dtype) {
         return activation::BF16X2;
@@ -113,20 +113,20 @@ pub(crate) fn input(isa: Isa, dtype: DType) -> Elem {
     TYPES.iter().find(|(known, _)| *known == dtype).map_or(Elem::F32, |(_, elem)| *elem)
 }
 
-/// The types that can be multiplied, for messages.
+/// The types that can be multiplied, for error messages.
 pub(crate) fn supported() -> String {
     let single = DType::all().filter(|d| is_supported(*d) && !matches!(d, DType::Affine(_)));
     let names: Vec<_> = single.map(DType::name).collect();
     format!("{} or affine groups", names.join(", "))
 }
 
-/// Something to do with the format of a stored type.
+/// Generic code to run with the format of a stored type.
 pub(super) trait WithFormat {
     type Output;
     fn run<F: Format>(self) -> Self::Output;
 }
 
-/// The one place that maps stored types to formats; `multiplier` has another way to multiply one of them.
+/// The one place that maps stored types to formats; for bf16 `multiplier` may pick another way to multiply.
 pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Output> {
     Some(match dtype {
         DType::F32 => what.run::<PlainFormat<F32>>(),
@@ -159,7 +159,7 @@ struct MatmulCall {
     pub x: Operand,
     pub residual: Option<Operand>,
     pub out: Operand,
-    /// Where the rounded output goes.
+    /// Where the quantised output goes.
     pub rounded: Option<Operand>,
     pub epilogue: Epilogue,
 }
@@ -235,7 +235,7 @@ impl Kernel for Matmul {
         let panels = weight.panels();
         let cut = self.multiplier.cut(weight, RowCounts { usual: rows, most: rows }, cx.threads);
         let cut = cut.for_rounding(rounded.is_some());
-        // Row blocks of one group of panels follow each other: its weights come from memory once.
+        // Row blocks of one panel group are consecutive items, so its weights are read from memory once.
         while let Some(items) = cut.next(cx, panels.div_ceil(cut.panels) * row_blocks) {
             let groups = items.start / row_blocks..items.end.div_ceil(row_blocks);
             let first = items.start % row_blocks * row_block;

@@ -1,7 +1,7 @@
-//! Multiplies some panels of a weight with some rows, in the way that their number asks for.
+//! Multiplies panels of a weight with rows of activations, choosing the method by the number of rows.
 //!
-//! `matmul` and `moe_matmul` cut their work into tasks and hand them to the weight's [`Multiplier`], which
-//! is bound to its stored type and an instruction set once.
+//! `matmul` and `moe_matmul` cut their work into tasks and hand them to the weight's [`Multiplier`], which is bound
+//! once to a stored type and an instruction set.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -22,31 +22,30 @@ use crate::kernels::each_row::each_row;
 use crate::kernels::{Cx, ScratchNeed};
 use crate::simd::Simd;
 
-/// From so many rows on it pays to unpack a panel into memory, and from so many where unpacking costs
-/// nothing.
+/// Rows from which unpacking a panel into memory pays off: normally, and where unpacking in registers is free.
 const MANY_ROWS: (usize, usize) = (16, 48);
-/// Most rows of a task.
+/// Maximum rows of a task.
 const ROW_BLOCK: usize = 256;
-/// Most rows of a task that multiplies packed panels, and the bytes they may take in cache.
+/// Maximum rows of a task that multiplies packed panels, and the cache bytes they may take.
 const PACKED_ROW_BLOCK: (usize, usize) = (64, 256 << 10);
-/// Bytes of packed weights that a task keeps in cache for several blocks of rows.
+/// Bytes of packed weights that a task keeps in cache across several row blocks.
 const PANEL_BLOCK_BYTES: usize = 192 << 10;
-/// Up to so many rows memory is the limit, and they take as long as one.
+/// Up to this many rows the product is memory-bound and takes as long as with one row.
 const FEW_ROWS: usize = 4;
-/// Panels of a task of many rows.
+/// Panels of a task with many rows.
 const MANY_PANELS: usize = 8;
 
-/// Working memory of a task.
+/// Scratch memory of a task.
 pub(in crate::kernels) struct TaskScratch<'a> {
-    /// What is prepared for the rows.
+    /// Data prepared for the rows.
     pub words: &'a mut [i32],
-    /// Sums between column blocks.
+    /// Partial sums between column blocks.
     pub floats: &'a mut [f32],
-    /// An unpacked slice.
+    /// An unpacked column block.
     pub bytes: &'a mut [u8],
 }
 
-/// How many rows a matrix meets: the usual one of a weight, and the one that meets most.
+/// How many rows the matrices of a weight are multiplied with: typically, and at most.
 pub(in crate::kernels) struct RowCounts {
     pub usual: usize,
     pub most: usize,
@@ -56,17 +55,17 @@ pub(in crate::kernels) struct RowCounts {
 pub(in crate::kernels) struct Cut {
     /// Panels of an item.
     pub panels: usize,
-    /// Whether threads take runs of neighbouring items, because weights only pass by.
+    /// Whether threads take runs of consecutive items, because weights are only streamed.
     pub in_runs: bool,
 }
 
 impl Cut {
-    /// The same with whole blocks of the output in each item, if it is rounded.
+    /// The same with whole output blocks in each item, if the output is quantised.
     pub fn for_rounding(self, is_rounded: bool) -> Cut {
         if is_rounded { Cut { panels: self.panels.next_multiple_of(BLOCK_PANELS), ..self } } else { self }
     }
 
-    /// The next items of the first phase for this thread.
+    /// The next items of phase 0 for this thread.
     #[inline(always)]
     pub fn next(&self, cx: &Cx, count: usize) -> Option<Range<usize>> {
         if self.in_runs { cx.next_run(0, count) } else { cx.next(0, count).map(|item| item..item + 1) }
@@ -76,15 +75,15 @@ impl Cut {
 /// Unpacks a range of a panel.
 pub(super) type Unpack<'a> = &'a dyn Fn(usize, Range<usize>, &mut [u8]);
 
-/// A weight's way of being multiplied.
+/// How a weight is multiplied.
 pub(in crate::kernels) trait Multiplier: Send + Sync {
-    /// Does a task.
+    /// Runs a task.
     fn multiply(&self, task: &Task, scratch: TaskScratch);
-    /// Most rows of a task.
+    /// Maximum rows of a task.
     fn row_block(&self, cols: usize) -> usize;
     /// How the panels are cut into items.
     fn cut(&self, weight: &Packed, rows: RowCounts, threads: usize) -> Cut;
-    /// Working memory of a task.
+    /// Scratch memory of a task.
     fn scratch_need(&self, cols: usize, max_rows: usize) -> ScratchNeed;
 }
 
@@ -113,9 +112,9 @@ pub(in crate::kernels) fn multiplier(isa: Isa, dtype: DType) -> Box<dyn Multipli
 
 struct Bound<F> {
     isa: Isa,
-    /// From so many rows on panels are unpacked into memory.
+    /// From this many rows on, panels are unpacked into memory.
     many_rows: usize,
-    /// How far ahead of one row weights are fetched, and of several.
+    /// Prefetch distance with one row, and with several.
     ahead: [usize; 2],
     format: PhantomData<F>,
 }
@@ -126,7 +125,7 @@ fn prepared_words<F: Format>(cols: usize) -> usize {
 }
 
 impl<F: Format> Bound<F> {
-    /// Whether so many rows meet unpacked panels.
+    /// Whether this many rows are multiplied with unpacked panels.
     fn is_many(&self, rows: usize) -> bool {
         F::MANY != Many::Packed && (rows >= self.many_rows || F::MANY == Many::OnlyFloats)
     }
@@ -149,7 +148,7 @@ impl<F: Format> Bound<F> {
             return isa.call(Few::<F> { task, prepared, ahead, format: PhantomData });
         }
         let TaskScratch { floats, bytes, .. } = scratch;
-        // A task was cut for the usual number of rows; an expert may have more.
+        // The panel count was chosen for the typical number of rows; an expert may have more.
         for first in task.panels.clone().step_by(MANY_PANELS) {
             let panels = first..task.panels.end.min(first + MANY_PANELS);
             let (unpack, floats, bytes) = (&unpack, &mut *floats, &mut *bytes);
@@ -184,10 +183,10 @@ impl<F: Format> Multiplier for Bound<F> {
 
     fn cut(&self, weight: &Packed, rows: RowCounts, threads: usize) -> Cut {
         let row_block = self.row_block(weight.cols());
-        // Enough items that no thread waits long for another.
+        // Enough items to balance the load.
         let fair = weight.panels() * rows.most.div_ceil(row_block).max(1) / (threads * 6);
         if self.is_many(rows.usual) {
-            // They are multiplied in pairs.
+            // Panels are multiplied in pairs.
             return Cut { panels: (MANY_PANELS.min(fair) / 2 * 2).max(2), in_runs: false };
         }
         let is_even = rows.most <= rows.usual.max(FEW_ROWS);
@@ -245,7 +244,7 @@ impl<F: Format> Vectorized for UnpackSlice<'_, F> {
     }
 }
 
-/// Few rows: panels are unpacked in registers as they pass by.
+/// Few rows: panels are unpacked in registers as they are streamed.
 struct Few<'a, F> {
     task: &'a Task<'a>,
     prepared: &'a [i32],
@@ -268,7 +267,7 @@ impl<F: Format> Vectorized for Few<'_, F> {
 }
 
 impl<F: Format> Few<'_, F> {
-    /// Panels from `first` on, `N` at a time; returns the first that is left.
+    /// Multiplies panels from `first` on, `N` at a time; returns the first one left over.
     #[inline(always)]
     fn panels<S: Simd, const N: usize>(&self, first: usize) -> usize {
         let Task { weight, expert, .. } = *self.task;
@@ -280,8 +279,8 @@ impl<F: Format> Few<'_, F> {
         panel
     }
 
-    /// `N` panels against all rows, in equal groups that registers hold. Not every size is compiled: the
-    /// next larger one computes some row twice.
+    /// `N` panels against all rows, in equal groups that fit in registers. Not every group size is compiled: a group
+    /// may compute one row twice to fill the next larger size.
     #[inline(always)]
     fn groups<S: Simd, const N: usize>(&self, panel: usize, bytes: [&[u8]; N]) {
         let count = self.task.rows.len();
@@ -314,7 +313,7 @@ impl<F: Format> Few<'_, F> {
         rows: Range<usize>,
     ) {
         let (task, cols) = (self.task, self.task.weight.cols());
-        // Unrolled: `from_fn` makes a call for each row, and this is done for every panel.
+        // Unrolled by hand: `from_fn` compiles to a call per row, and this runs for every panel.
         let mut x = [self.row(rows.start); R];
         each_row!(R, r, {
             x[r] = self.row((rows.start + r).min(rows.end - 1));

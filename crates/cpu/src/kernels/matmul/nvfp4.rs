@@ -1,9 +1,9 @@
 //! `nvfp4` weights with f32 activations: `scale·e2m1(code)`, an e4m3 scale per 16 columns.
 //!
-//! Panel: per block of 16 columns bytes `[8][16 rows]`, whose low nibble is column j and whose high nibble is
-//! column j + 8, then scales `[16 rows]`; 9 bytes per row and block, as stored. A block is summed by itself:
-//! `acc = fma(scale, Σ code·x, acc)`. Files of this type are made for activations of four bits or of sixteen;
-//! rounding them to eight here would be a third model.
+//! Panel: per block of 16 columns bytes `[8][16 rows]`, byte j holding column j in its low nibble and column j + 8 in
+//! its high one, then scales `[16 rows]`; 9 bytes per row and block, as stored. Each block is summed separately:
+//! `acc = fma(scale, Σ code·x, acc)`. Files of this type are made for activations of four or sixteen bits; rounding
+//! them to eight here would change the model.
 #![allow(unsafe_code)]
 
 use mambo_tensor::DType;
@@ -19,7 +19,7 @@ pub(crate) struct Nvfp4;
 const BLOCK: usize = 16;
 /// Bytes of a row that are stored together, and the blocks they hold.
 const STORED: (usize, usize) = (36, 4);
-/// Vectors of a block in a panel: codes and scales.
+/// Vectors of a panel's block: codes, then scales.
 const VECTORS: usize = 9;
 /// A block of a panel.
 type Block = [[u8; PANEL_ROWS]; VECTORS];
@@ -48,7 +48,7 @@ impl Format for Nvfp4 {
                     for (out, code) in block.iter_mut().zip(codes) {
                         out[lane] = *code;
                     }
-                    // The stored scale has no sign, and 0x7f means none at all.
+                    // The stored scale is unsigned, and 0x7f stands for zero.
                     block[8][lane] = if *scale == 0x7f { 0 } else { scale & 0x7f };
                 }
             }

@@ -1,11 +1,11 @@
-//! Weights that a format cannot hold: they stand in a list beside the panels, and their products are added
-//! when all others are summed, in the order of lanes and columns.
+//! Weights that a format cannot represent: they are kept in a list beside the panels, and their products are added
+//! after all others, in order of lane and column.
 
 use std::sync::Mutex;
 
 use super::format::PANEL_ROWS;
 
-/// A weight that its panel counts as zero.
+/// A weight that its panel stores as zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Outlier {
     column: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Outlier {
 impl Outlier {
     pub fn new(lane: usize, column: usize, bf16: u16) -> Outlier {
         Outlier {
-            column: u32::try_from(column).expect("fewer columns than a number holds"),
+            column: u32::try_from(column).expect("a column index fits in 32 bits"),
             lane: lane as u16,
             bf16,
         }
@@ -33,12 +33,12 @@ impl Outlier {
 #[derive(Default)]
 pub(crate) struct Outliers {
     list: Vec<Outlier>,
-    /// Where each panel's end in the list; empty if no panel has any.
+    /// The end of each panel's outliers in the list; empty if no panel has any.
     ends: Vec<usize>,
 }
 
 impl Outliers {
-    /// The weights of a panel.
+    /// The outliers of a panel.
     #[inline(always)]
     pub fn of(&self, panel: usize) -> &[Outlier] {
         let Some(&end) = self.ends.get(panel) else { return &[] };
@@ -51,7 +51,7 @@ impl Outliers {
     }
 }
 
-/// Adds the products of outliers to the sums of a panel. `x` is the row's value in a column.
+/// Adds the products of outliers to the sums of a panel. `x` gives the row's value in a column.
 #[inline(always)]
 pub(crate) fn add(outliers: &[Outlier], sums: &mut [f32; PANEL_ROWS], x: impl Fn(usize) -> f32) {
     for weight in outliers {
@@ -59,19 +59,19 @@ pub(crate) fn add(outliers: &[Outlier], sums: &mut [f32; PANEL_ROWS], x: impl Fn
     }
 }
 
-/// Outlier weights as threads find them.
+/// Outliers found so far, by all threads.
 #[derive(Default)]
 pub(super) struct Found(Mutex<Vec<(usize, Vec<Outlier>)>>);
 
 impl Found {
-    /// Takes in what was found in some lanes of a panel.
+    /// Records the outliers of some lanes of a panel.
     pub fn take(&self, panel: usize, outliers: Vec<Outlier>) {
         if !outliers.is_empty() {
             self.0.lock().unwrap_or_else(|e| e.into_inner()).push((panel, outliers));
         }
     }
 
-    /// All of them, in the one order that does not depend on who found what.
+    /// All outliers in an order that does not depend on which thread found them.
     pub fn sort(self, panels: usize) -> Outliers {
         let mut found = self.0.into_inner().unwrap_or_else(|e| e.into_inner());
         if found.is_empty() {

@@ -1,4 +1,4 @@
-//! Packing a stored weight into panels while it streams in, with all threads.
+//! Packs a stored weight into panels as it is read, with all threads.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};

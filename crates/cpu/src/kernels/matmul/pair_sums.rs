@@ -1,4 +1,4 @@
-//! Sums of products of bf16 weights, which come in pairs of columns.
+//! Sums of products with bf16 weights, which are stored in pairs of columns.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -10,17 +10,17 @@ use crate::simd::Simd;
 /// Pairs of columns in a row of a tile register.
 pub(super) const TILE_PAIRS: usize = 16;
 
-/// An activation row as sums read it.
+/// An activation row, read in pairs of columns.
 pub(crate) trait PairRow: Copy {
-    /// Whether sums have the order of tile registers: the even and the odd columns of a tile are summed from
-    /// zero, each by itself, and their sum goes to the total; first the activations' upper parts, then the
-    /// lower ones. Otherwise it is column after column.
+    /// Whether sums follow the order of tile registers: the even and the odd columns of a tile are summed separately
+    /// from zero, and their sum is added to the total; first for the activations' upper parts, then for the lower
+    /// ones. Otherwise columns are summed one by one.
     const TILED: bool;
 
-    /// Whole pairs of columns.
+    /// Number of complete pairs of columns.
     fn pairs(self) -> usize;
 
-    /// The upper parts of two columns, then the lower ones where there are two.
+    /// The upper parts of two columns, then the lower parts if values are split.
     ///
     /// # Safety
     /// The row has pair `k`.
@@ -38,13 +38,13 @@ impl PairRow for &[f32] {
 
     #[inline(always)]
     unsafe fn pair<S: Simd>(self, k: usize) -> ([S::F; 2], [S::F; 2]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let (even, odd) = unsafe { (*self.get_unchecked(2 * k), *self.get_unchecked(2 * k + 1)) };
         ([S::splat(even), S::splat(odd)], [S::zero(); 2])
     }
 }
 
-/// Floats as sums of two bf16, in pairs of columns.
+/// Floats split into two bf16 each, in pairs of columns.
 #[derive(Clone, Copy)]
 pub(crate) struct TwoParts<'a> {
     pub upper: &'a [i32],
@@ -58,7 +58,7 @@ impl<'a> TwoParts<'a> {
         TwoParts { upper, lower }
     }
 
-    /// Some of the pairs.
+    /// A range of the pairs.
     #[inline(always)]
     pub fn part(self, pairs: Range<usize>) -> TwoParts<'a> {
         TwoParts { upper: &self.upper[pairs.clone()], lower: &self.lower[pairs] }
@@ -75,7 +75,7 @@ impl PairRow for TwoParts<'_> {
 
     #[inline(always)]
     unsafe fn pair<S: Simd>(self, k: usize) -> ([S::F; 2], [S::F; 2]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let (upper, lower) = unsafe { (*self.upper.get_unchecked(k), *self.lower.get_unchecked(k)) };
         (widen::<S>(upper), widen::<S>(lower))
     }
@@ -91,7 +91,7 @@ fn widen<S: Simd>(pair: i32) -> [S::F; 2] {
 #[derive(Clone, Copy)]
 pub(super) struct Sums<S: Simd, const R: usize> {
     pub total: [S::F; R],
-    /// Even and odd columns of the running tile.
+    /// Even and odd columns of the current tile.
     upper: [[S::F; 2]; R],
     lower: [[S::F; 2]; R],
 }
@@ -110,7 +110,7 @@ impl<S: Simd, const R: usize> Sums<S, R> {
     pub unsafe fn add<X: PairRow>(&mut self, pair: S::B, x: &[X; R], k: usize) {
         let (even, odd) = S::widen_pairs(pair);
         each_row!(R, r, {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let (upper, lower) = unsafe { x[r].pair::<S>(k) };
             if X::TILED {
                 let sums = (&mut self.upper[r], &mut self.lower[r]);
@@ -122,7 +122,7 @@ impl<S: Simd, const R: usize> Sums<S, R> {
         });
     }
 
-    /// Ends a tile.
+    /// Adds the sums of a finished tile to the totals.
     #[inline(always)]
     pub fn end_tile<X: PairRow>(&mut self) {
         if X::TILED {

@@ -1,7 +1,7 @@
 //! f32, f16 and f8 (e4m3) weights with f32 activations.
 //!
-//! Panel: `[column][16 rows]` in the stored type. `acc = fma(w, x, acc)`, column after column.
-//! Bytes: the stored ones. FLOPs: 2 per weight and row.
+//! Panel: `[column][16 rows]` in the stored type. `acc = fma(w, x, acc)`, column by column.
+//! Bytes: as stored; FLOPs: 2 per weight and row.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -32,7 +32,7 @@ impl<T: Stored> Format for PlainFormat<T> {
 
     fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let width = PANEL_ROWS * T::BYTES;
-        // A block of columns stays in the L1 cache while the lanes are filled.
+        // A block of columns stays in L1 while its lanes are filled.
         for start in (0..cols).step_by(PACK_COLUMNS) {
             let block = &mut panel[start * width..cols.min(start + PACK_COLUMNS) * width];
             for (i, row) in rows.iter().enumerate() {

@@ -8,7 +8,7 @@ use crate::simd::Simd;
 
 pub(crate) struct Q5_0;
 
-/// Bits 0, 4, 8, ... 28, one after the other.
+/// Bits 0, 4, 8, ... 28, packed into a byte.
 fn every_fourth(bits: u32) -> u8 {
     let bits = bits & 0x1111_1111;
     let bits = (bits | bits >> 3) & 0x0303_0303;

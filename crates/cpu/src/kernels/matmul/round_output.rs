@@ -1,4 +1,4 @@
-//! Rounds what a task has just written, while it is still in cache.
+//! Quantises what a task has just written, while it is still in cache.
 #![allow(unsafe_code)]
 
 use super::format::PANEL_ROWS;
@@ -8,10 +8,10 @@ use crate::kernels::quantize::round_blocks;
 use crate::shared::View;
 use crate::simd::Simd;
 
-/// Panels that make a block of the rounded output; tasks have whole ones.
+/// Panels that form one block of the quantised output; tasks cover whole blocks.
 pub(super) const BLOCK_PANELS: usize = crate::activation::BLOCK / PANEL_ROWS;
 
-/// The rounding of a task's rows.
+/// Quantises the output rows of a task.
 pub(super) struct RoundOutput<'a> {
     pub task: &'a Task<'a>,
     pub rounded: View<'a>,
@@ -26,7 +26,7 @@ impl Vectorized for RoundOutput<'_> {
         let cols = task.panels.start * PANEL_ROWS..task.weight.out().min(task.panels.end * PANEL_ROWS);
         for i in 0..task.rows.len() {
             let row = task.rows.at(i).1;
-            // SAFETY: these columns of the row, and so their blocks, belong to one task.
+            // SAFETY: these columns of the row, and hence their blocks, belong to one task.
             unsafe { round_blocks::<S>(task.out.cols_mut(row, cols.clone()), &rounded, row, cols.start) };
         }
     }

@@ -1,7 +1,7 @@
-//! Weights whose nibbles stand on a table of sixteen whole steps: `iq4_nl`, `iq4_xs` and `mxfp4`.
+//! Weights whose nibbles index a table of sixteen integer values: `iq4_nl`, `iq4_xs` and `mxfp4`.
 //!
-//! Tile: what scales have per tile, then 256 bytes of nibbles. A byte shuffle turns nibbles into steps with a
-//! zero point; from there on it is `q4_0`.
+//! Tile: per-tile scales, then 256 bytes of nibbles. A byte shuffle maps nibbles to table values plus a zero point;
+//! the rest works as for `q4_0`.
 
 use std::marker::PhantomData;
 
@@ -10,18 +10,18 @@ use crate::simd::Simd;
 
 /// One stored type.
 pub(crate) trait Steps: Send + Sync + 'static {
-    /// The steps, [`Steps::ZERO`] added.
+    /// The table values plus [`Steps::ZERO`].
     const TABLE: [u8; 16];
-    /// 128 where steps need all eight bits, else the power of two that makes them fit.
+    /// 128 if the values need all eight bits, else the smallest power of two that makes them non-negative.
     const ZERO: i32;
     /// Bytes and tiles of a stored block.
     const STORED: (usize, usize);
     /// Bytes of a panel's scales: per stored block and per tile.
     const SCALES: (usize, usize);
 
-    /// Packs what a stored block of one row has for all its tiles.
+    /// Packs what all tiles of a stored block of one row share.
     fn pack_own(_stored: &[u8], _lane: usize, _own: &mut [u8]) {}
-    /// Packs what it has for its tile `j`.
+    /// Packs the scale of its tile `j`.
     fn pack_scale(stored: &[u8], j: usize, lane: usize, scales: &mut [u8]);
     /// The nibbles of its tile `j`.
     fn stored_nibbles(stored: &[u8], j: usize) -> &[u8];
@@ -29,7 +29,7 @@ pub(crate) trait Steps: Send + Sync + 'static {
     fn scale<S: Simd>(own: &[u8], scales: &[u8]) -> S::F;
 }
 
-/// The steps of `iq4_nl` and `iq4_xs`: finer near zero.
+/// The values of `iq4_nl` and `iq4_xs` plus 128: denser near zero.
 const UNEVEN: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
 
 /// `d·step`, d an f16.
@@ -89,10 +89,10 @@ impl Steps for Iq4Xs {
     }
 }
 
-/// `2^(e − 127)·e2m1`; steps are doubled to be whole, and scales halved.
+/// `2^(e − 127)·e2m1`; values are doubled to be integers, and scales halved.
 pub(crate) struct Mxfp4;
 
-/// The stored exponent of the largest scale that is told from larger ones: half of it is 2^104.
+/// Larger stored exponents are clamped to this one, whose halved scale is 2^104.
 const LARGEST_EXPONENT: u8 = 104 + 128;
 
 impl Steps for Mxfp4 {
@@ -103,8 +103,9 @@ impl Steps for Mxfp4 {
 
     #[inline(always)]
     fn pack_scale(stored: &[u8], _j: usize, lane: usize, scales: &mut [u8]) {
-        // Half the scale is a power of two, which bf16 holds exactly; the two smallest are subnormal. Sums start at an
-        // anchor that the largest ones would lift out of range: 2^104 stands for all beyond, as no model has them.
+        // Half the scale is a power of two, which bf16 represents exactly; the two smallest are subnormal. The product
+        // of a larger scale than 2^104 with the anchor of the sums would overflow, so scales are clamped to that; no
+        // model comes near it.
         let half = match stored[0] {
             e @ 0..2 => 0x20 << e,
             e => u16::from(e.min(LARGEST_EXPONENT) - 1) << 7,
@@ -123,7 +124,7 @@ impl Steps for Mxfp4 {
     }
 }
 
-/// The format of a table of steps.
+/// The format of a type with a value table.
 pub(crate) struct StepFormat<T>(PhantomData<T>);
 
 impl<T: Steps> Coded for StepFormat<T> {
@@ -152,7 +153,7 @@ impl<T: Steps> Coded for StepFormat<T> {
             *step += shift;
         }
         let mut codes = nibbles::<S>(&tile[T::SCALES.1..]);
-        // Not in a closure: that would be compiled without the instruction set, and called.
+        // Not in a closure: that would be compiled without the target features, and called.
         for codes in &mut codes {
             *codes = S::blook_up(&table, *codes);
         }
@@ -165,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scales_of_mxfp4_stay_below_what_the_anchor_bears() {
+    fn mxfp4_scales_times_the_anchor_stay_finite() {
         let half = |e: u8| {
             let (mut block, mut scales) = ([0; 17], [0; 32]);
             block[0] = e;

@@ -1,4 +1,4 @@
-//! A task: some panels of a weight against some rows, and how its products are stored.
+//! A task: panels of a weight times rows of activations, and how its products are stored.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::{Packed, outliers};
 use crate::shared::View;
 use crate::simd::{Math, Simd};
 
-/// One weight matrix against rows of the input.
+/// Panels of one weight matrix times rows of the input.
 pub(in crate::kernels) struct Task<'a> {
     pub weight: &'a Packed,
     pub expert: usize,
@@ -19,21 +19,21 @@ pub(in crate::kernels) struct Task<'a> {
     pub x: View<'a>,
     pub residual: Option<View<'a>>,
     pub out: View<'a>,
-    /// Where the rounded output goes.
+    /// Where the quantised output goes.
     pub rounded: Option<View<'a>>,
     pub epilogue: Epilogue,
 }
 
 /// The rows of a task.
 pub(in crate::kernels) enum TaskRows<'a> {
-    /// Consecutive ones.
+    /// Consecutive rows.
     Range(Range<usize>),
-    /// Pairs of a token and a choice; inputs are one row for so many pairs.
+    /// (token, chosen expert) pairs, `per_input` of which share an input row.
     Pairs { pairs: &'a [i32], per_input: usize },
 }
 
 impl TaskRows<'_> {
-    /// How many there are.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         match self {
             TaskRows::Range(range) => range.len(),
@@ -41,7 +41,7 @@ impl TaskRows<'_> {
         }
     }
 
-    /// The input and the output row of one of them.
+    /// The input and the output row of row `i`.
     #[inline(always)]
     pub fn at(&self, i: usize) -> (usize, usize) {
         match self {
@@ -52,7 +52,7 @@ impl TaskRows<'_> {
 }
 
 impl Task<'_> {
-    /// Stores the sums `[panel][row]` of all products, a row's next to each other.
+    /// Stores the sums `[panel][row]` of all products, row by row.
     #[inline(always)]
     pub fn store_all<S: Simd>(&self, panels: Range<usize>, sums: &[[f32; PANEL_ROWS]]) {
         for i in 0..self.rows.len() {
@@ -62,7 +62,7 @@ impl Task<'_> {
         }
     }
 
-    /// Adds the products of weights that the panel does not hold.
+    /// Adds the products of the panel's outliers.
     #[inline(always)]
     fn with_outliers<S: Simd>(&self, panel: usize, row: usize, y: S::F) -> S::F {
         let outliers = self.weight.outliers(self.expert, panel);

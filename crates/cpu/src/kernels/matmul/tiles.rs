@@ -1,8 +1,12 @@
-//! Tile registers (AMX) for products of bf16.
+//! Products of bf16 with tile registers (AMX).
 //!
-//! One instruction multiplies sixteen rows of activations with a panel's thirty-two columns: 8,192 products.
-//! An unpacked panel already has the layout that tiles are loaded from, and so have rows and sums.
+//! One instruction multiplies sixteen rows of activations with 32 columns of a panel: 8,192 products. Unpacked panels,
+//! rows and sums already have the layout that tiles are loaded from.
 #![allow(unsafe_code)]
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_variables, reason = "only x86-64 has tiles")
+)]
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::asm;
@@ -17,7 +21,7 @@ const ROW_BYTES: usize = 64;
 /// Bytes of a tile.
 const TILE_BYTES: usize = TILE_ROWS * ROW_BYTES;
 
-/// Shapes of the tile registers: all are whole.
+/// Shapes of the tile registers: all have full size.
 #[repr(C, align(64))]
 struct Shapes {
     palette: u8,
@@ -35,16 +39,16 @@ const SHAPES: Shapes = Shapes {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-/// Tile registers, set up for as long as this lives.
+/// Tile registers, configured as long as this value lives.
 pub(super) struct Tiles(());
 
 impl Tiles {
-    /// Sets the registers up.
+    /// Configures the registers.
     ///
     /// # Safety
-    /// The CPU has them and the system lets this process use them.
+    /// The CPU has tile registers and the system lets this process use them.
     pub unsafe fn set_up() -> Tiles {
-        // SAFETY: the shapes are valid; the caller vouches for the rest.
+        // SAFETY: the shapes are valid; the caller guarantees the rest.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &SHAPES, options(nostack, readonly))
@@ -52,14 +56,14 @@ impl Tiles {
         Tiles(())
     }
 
-    /// Adds the products of 32 rows with two panels to their sums: of each tile of columns first the rows'
-    /// upper parts, then the lower ones.
+    /// Adds the products of 32 rows with two panels to their sums: for each tile of columns first those of the rows'
+    /// upper parts, then those of the lower parts.
     ///
-    /// `x` is the first row, the others follow at `stride` bytes; a panel is vectors of pairs of columns; each
+    /// `x` is the first row, the others follow at a stride of `stride` bytes; a panel is vectors of column pairs; each
     /// panel has sums of all 32 rows.
     ///
     /// # Safety
-    /// All of the rows can be read.
+    /// All 32 rows are readable.
     pub unsafe fn multiply(
         &self,
         x: TwoParts,
@@ -72,7 +76,7 @@ impl Tiles {
         let [first, second] = sums.map(|sums| sums.as_mut_ptr());
         let (upper, lower) = (x.upper.as_ptr().cast::<u8>(), x.lower.as_ptr().cast::<u8>());
         let next = TILE_ROWS * stride;
-        // SAFETY: tiles of panels and sums are inside their slices, those of rows are the caller's promise.
+        // SAFETY: tiles of panels and sums lie inside their slices; the caller guarantees those of the rows.
         #[cfg(not(target_arch = "x86_64"))]
         unreachable!("only x86-64 has tile registers");
         #[cfg(target_arch = "x86_64")]
@@ -125,7 +129,7 @@ impl Tiles {
 
 impl Drop for Tiles {
     fn drop(&mut self) {
-        // SAFETY: the registers were set up; they hold nothing that is wanted any more.
+        // SAFETY: the registers were configured; nothing they hold is needed any more.
         #[cfg(target_arch = "x86_64")]
         unsafe {
             asm!("tilerelease", options(nostack, nomem))

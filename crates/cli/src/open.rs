@@ -1,0 +1,60 @@
+//! From flags to the library: which model, which backend, how it is loaded; the progress bar and notes meanwhile.
+
+use anyhow::{Result, bail};
+use mambo_checkpoint::Checkpoint;
+use mambo_cpu::{CpuBackend, CpuOptions};
+use mambo_kernel::Backend;
+use mambo_runtime::{Described, Engine, LoadEvent, LoadOptions, Model, OpenOptions, open_checkpoint};
+
+use crate::progress::ByteBar;
+use crate::{builtin, environment};
+
+fn options() -> OpenOptions {
+    OpenOptions { hub_cache: environment::hub_cache(), ..OpenOptions::default() }
+}
+
+/// The model of that name, or the built-in one.
+pub fn model(name: Option<&str>) -> Result<Model> {
+    Ok(match name {
+        None => Model::from_bytes(builtin::NAME, builtin::BYTES)?,
+        Some(name) => Model::open(name, &options())?,
+    })
+}
+
+/// The same for commands that are content with metadata, or with a preset.
+pub fn described(name: Option<&str>) -> Result<Described> {
+    Ok(match name {
+        None => Described::of(model(None)?),
+        Some(name) => Described::open(name, &options())?,
+    })
+}
+
+/// The files alone, whatever model is in them.
+pub fn files(name: &str) -> Result<Checkpoint> {
+    Ok(open_checkpoint(name, &OpenOptions { metadata_only: true, ..options() })?)
+}
+
+/// The backend for so many threads; all cores if left out.
+pub fn backend(threads: Option<usize>) -> Result<Box<dyn Backend>> {
+    if threads == Some(0) {
+        bail!("--threads is 0; use 1 or more");
+    }
+    Ok(Box::new(CpuBackend::new(CpuOptions { threads: threads.unwrap_or(0), ..CpuOptions::default() })?))
+}
+
+/// Loads a model on the CPU.
+pub fn engine(model: &Model, threads: Option<usize>, options: &LoadOptions) -> Result<Engine> {
+    let backend = backend(threads)?;
+    Ok(with_bar(|on_event| model.load(backend, options, on_event))?)
+}
+
+/// Runs something that loads a model, with a progress bar if a person is watching.
+pub fn with_bar<T>(load: impl FnOnce(&mut dyn FnMut(LoadEvent)) -> T) -> T {
+    let bar = ByteBar::new("loading", 0);
+    let loaded = load(&mut |event| match event {
+        LoadEvent::Note(note) => eprintln!("note: {note}"),
+        LoadEvent::Progress { done, total } => bar.at(done, total),
+    });
+    bar.done();
+    loaded
+}

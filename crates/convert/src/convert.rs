@@ -1,0 +1,306 @@
+//! The weights of an open model in other types, row by row, and how far each comes from its source. Must not
+//! know files.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mambo_kernel::{WeightSource, WeightUse};
+use mambo_model::{BoundWeight, WeightTable};
+use mambo_tensor::{DType, decode_row, encode_row_weighted};
+
+use crate::{Content, ConvertError, Importance, Layout, Planned, Source};
+
+/// Converts the weights of a model.
+pub struct Converter<'a, 'c> {
+    weights: &'a WeightTable<'c>,
+    importance: Option<&'a Importance>,
+    /// Factors of the weights that need them, one for each expert.
+    factors: HashMap<&'a str, Vec<f32>>,
+    errors: Mutex<BTreeMap<String, SquaredError>>,
+}
+
+/// How far a weight in its new type is from its source.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SquaredError {
+    error: f64,
+    values: f64,
+}
+
+impl SquaredError {
+    fn add(&mut self, other: SquaredError) {
+        self.error += other.error;
+        self.values += other.values;
+    }
+
+    fn of(values: &[f32], became: &[f32]) -> SquaredError {
+        let pairs = values.iter().zip(became).map(|(&v, &b)| (f64::from(v), f64::from(b)));
+        pairs.fold(SquaredError::default(), |sum, (v, b)| SquaredError {
+            error: sum.error + (v - b) * (v - b),
+            values: sum.values + v * v,
+        })
+    }
+
+    /// The error as a share of the values, both as root mean squares.
+    pub fn relative(&self) -> f64 {
+        if self.values > 0.0 { (self.error / self.values).sqrt() } else { 0.0 }
+    }
+}
+
+impl<'a, 'c> Converter<'a, 'c> {
+    /// Reads what has to be known of whole weights before their first row can be written.
+    pub fn new(
+        weights: &'a WeightTable<'c>,
+        layout: &'a Layout,
+        importance: Option<&'a Importance>,
+        threads: usize,
+    ) -> Result<Self, ConvertError> {
+        let mut seen = HashSet::new();
+        let needs_factors = |tensor: &&Planned| matches!(tensor.content, Content::FactorsOf(_));
+        let wanted = layout.tensors.iter().filter(needs_factors).filter(|t| seen.insert(t.weight.as_str()));
+        let wanted: Vec<&Planned> = wanted.collect();
+        let next = AtomicUsize::new(0);
+        let found = Mutex::new(HashMap::new());
+        let work = || -> Result<(), ConvertError> {
+            while let Some(tensor) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let weight = bound(weights, &tensor.weight)?;
+                let factors = factors_of(weight, tensor.encoding()).map_err(|error| {
+                    ConvertError::Weight { weight: tensor.weight.clone(), source: Box::new(error) }
+                })?;
+                found.lock().expect("no worker panics").insert(tensor.weight.as_str(), factors);
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panics"))
+        })?;
+        let factors = found.into_inner().expect("no worker panics");
+        Ok(Converter { weights, importance, factors, errors: Mutex::default() })
+    }
+
+    /// The errors of all weights written so far, summed over those whose names `key` maps to one.
+    pub fn errors<K: Ord>(&self, key: impl Fn(&str) -> K) -> BTreeMap<K, SquaredError> {
+        let mut sums: BTreeMap<K, SquaredError> = BTreeMap::new();
+        for (weight, error) in self.errors.lock().expect("no worker panics").iter() {
+            sums.entry(key(weight)).or_default().add(*error);
+        }
+        sums
+    }
+
+    /// The factors of the experts a tensor is about.
+    fn write_factors(&self, tensor: &Planned, weight: &BoundWeight, out: &mut [u8]) {
+        let factors = self.factors.get(tensor.weight.as_str()).expect("factors were read for the layout");
+        let first = tensor.first_row * factors.len() / row_count(weight);
+        let bytes = factors[first..].iter().flat_map(|factor| factor.to_le_bytes());
+        out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
+    }
+}
+
+impl Source for Converter<'_, '_> {
+    fn rows(&self, tensor: &Planned, rows: Range<usize>, out: &mut [u8]) -> Result<(), ConvertError> {
+        let weight = bound(self.weights, &tensor.weight)?;
+        match tensor.content {
+            Content::FactorsOf(_) => {
+                self.write_factors(tensor, weight, out);
+                return Ok(());
+            }
+            Content::Constant(value) => {
+                out.copy_from_slice(&value.to_le_bytes());
+                return Ok(());
+            }
+            _ => {}
+        }
+        let mut row = RowConverter::new(self, tensor, weight);
+        let per_part = row.row_count / weight.part_count();
+        let mut out = out.chunks_exact_mut(tensor.row_bytes());
+        let (mut start, last) = (tensor.first_row + rows.start, tensor.first_row + rows.end);
+        while start < last {
+            let part = start / per_part;
+            let end = last.min((part + 1) * per_part);
+            let read = weight.part(part)?;
+            let stored = read.bytes.len() / per_part;
+            for (index, out) in (start..end).zip(&mut out) {
+                let in_part = index - part * per_part;
+                let scale = read.row_scale(in_part);
+                row.convert(index, scale, &read.bytes[in_part * stored..][..stored], out)?;
+            }
+            // Rows come in order, so nobody asks for this part again, or only for what a neighbour still reads.
+            if end == (part + 1) * per_part {
+                weight.release(part);
+            }
+            start = end;
+        }
+        let mut errors = self.errors.lock().expect("no worker panics");
+        errors.entry(tensor.weight.clone()).or_default().add(row.error);
+        Ok(())
+    }
+}
+
+/// Converts rows of one weight.
+struct RowConverter<'a, 'c> {
+    weight: &'a BoundWeight<'c>,
+    content: Content,
+    dtype: DType,
+    /// One for each expert, or none.
+    factors: &'a [f32],
+    /// One for each column, or for each column of each expert.
+    importance: Option<&'a [f32]>,
+    /// Rows of the whole weight.
+    row_count: usize,
+    values: Vec<f32>,
+    became: Vec<f32>,
+    /// A row in the new type, where only a part of it is written.
+    encoded: Vec<u8>,
+    error: SquaredError,
+}
+
+impl<'a, 'c> RowConverter<'a, 'c> {
+    fn new(converter: &'a Converter<'a, 'c>, tensor: &Planned, weight: &'a BoundWeight<'c>) -> Self {
+        let dtype = tensor.encoding();
+        // Codes and scales are parts of the weight's rows; other tensors may fold them anew.
+        let columns = match tensor.content {
+            Content::Codes | Content::BlockScales => columns(weight),
+            _ => tensor.row_elems(),
+        };
+        let encoded = dtype.row_bytes(columns).expect("the type was chosen to divide the row");
+        RowConverter {
+            weight,
+            content: tensor.content,
+            dtype,
+            factors: converter.factors.get(tensor.weight.as_str()).map_or(&[], Vec::as_slice),
+            importance: converter.importance.and_then(|i| i.of(&tensor.weight)),
+            row_count: weight.shape().iter().product::<usize>() / columns,
+            values: vec![0.0; columns],
+            became: vec![0.0; columns],
+            encoded: vec![0; encoded],
+            error: SquaredError::default(),
+        }
+    }
+
+    /// Row `index` of the weight, whose stored values have a scale.
+    fn convert(
+        &mut self,
+        index: usize,
+        scale: f32,
+        stored: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), ConvertError> {
+        match self.content {
+            Content::Codes => self.encode(index, scale, stored, |encoded| nvfp4_codes(encoded, out)),
+            Content::BlockScales => self.encode(index, scale, stored, |encoded| nvfp4_scales(encoded, out)),
+            _ => self.encode(index, scale, stored, |encoded| out.copy_from_slice(encoded)),
+        }
+    }
+
+    /// Hands over a row in the new type; the same type is copied.
+    fn encode(
+        &mut self,
+        index: usize,
+        scale: f32,
+        stored: &[u8],
+        hand_over: impl FnOnce(&[u8]),
+    ) -> Result<(), ConvertError> {
+        let factor = self.of_expert(self.factors, 1, index).map_or(1.0, |f| f[0]);
+        let is_logarithm = self.content == Content::Logarithms;
+        if self.weight.dtype() == self.dtype && scale == factor && !is_logarithm {
+            hand_over(stored);
+            return Ok(());
+        }
+        decode_row(self.weight.dtype(), stored, &mut self.values)?;
+        let multiplier = scale / factor;
+        if let Some(column) = self.values.iter().position(|value| !(value * multiplier).is_finite()) {
+            return Err(ConvertError::Damaged { row: index, column, value: self.values[column] });
+        }
+        if multiplier != 1.0 {
+            self.values.iter_mut().for_each(|value| *value *= multiplier);
+        }
+        if is_logarithm {
+            self.values.iter_mut().for_each(|value| *value = f64::from(-*value).ln() as f32);
+        }
+        let importance = self.importance.and_then(|i| self.of_expert(i, self.values.len(), index));
+        encode_row_weighted(self.dtype, &self.values, importance, &mut self.encoded)?;
+        hand_over(&self.encoded);
+        if self.content != Content::BlockScales {
+            decode_row(self.dtype, &self.encoded, &mut self.became)?;
+            let error = SquaredError::of(&self.values, &self.became);
+            let square = f64::from(factor) * f64::from(factor);
+            self.error.add(SquaredError { error: error.error * square, values: error.values * square });
+        }
+        Ok(())
+    }
+
+    /// The `each` numbers that belong to the expert of a row, where there are some for every expert.
+    fn of_expert<'n>(&self, numbers: &'n [f32], each: usize, row: usize) -> Option<&'n [f32]> {
+        let experts = numbers.len() / each.max(1);
+        let expert = (row * experts).checked_div(self.row_count)?;
+        numbers.get(expert * each..(expert + 1) * each)
+    }
+}
+
+fn bound<'a, 'c>(weights: &'a WeightTable<'c>, name: &str) -> Result<&'a BoundWeight<'c>, ConvertError> {
+    weights.get(name).ok_or_else(|| ConvertError::NoSuchWeight { weight: name.to_owned() })
+}
+
+fn columns(weight: &BoundWeight) -> usize {
+    weight.shape().last().copied().unwrap_or(1)
+}
+
+fn row_count(weight: &BoundWeight) -> usize {
+    weight.shape().iter().product::<usize>() / columns(weight).max(1)
+}
+
+/// The largest value a type holds without a factor.
+fn largest(dtype: DType) -> f32 {
+    const F8_MOST: f32 = 448.0;
+    const E2M1_MOST: f32 = 6.0;
+    if dtype == DType::NVFP4 { F8_MOST * E2M1_MOST } else { F8_MOST }
+}
+
+/// One factor for each expert: the largest that the weight has already if it is of that type, else what puts
+/// its largest value at the end of the type's range.
+fn factors_of(weight: &BoundWeight, dtype: DType) -> Result<Vec<f32>, ConvertError> {
+    let experts = if weight.usage() == WeightUse::Experts { weight.shape()[0] } else { 1 };
+    let mut factors = vec![0.0f32; experts];
+    let (parts, rows) = (weight.part_count(), row_count(weight));
+    let mut values = vec![0.0; columns(weight)];
+    for part in 0..parts {
+        let read = weight.part(part)?;
+        let first = part * rows / parts;
+        for (row, stored) in read.bytes.chunks_exact(read.bytes.len() * parts / rows).enumerate() {
+            let scale = read.row_scale(row);
+            let needed = if weight.dtype() == dtype {
+                scale
+            } else {
+                decode_row(weight.dtype(), stored, &mut values)?;
+                values.iter().fold(0.0f32, |most, v| most.max((v * scale).abs())) / largest(dtype)
+            };
+            let factor = &mut factors[(first + row) * experts / rows];
+            *factor = factor.max(needed);
+        }
+        weight.release(part);
+    }
+    // A weight of zeros has no range to fill; neither has one whose factor would not be a normal number.
+    factors.iter_mut().filter(|factor| !factor.is_normal()).for_each(|factor| *factor = 1.0);
+    Ok(factors)
+}
+
+/// Codes of `nvfp4` blocks with neighbours in one byte: blocks keep value j of 16 beside value j + 8.
+fn nvfp4_codes(blocks: &[u8], out: &mut [u8]) {
+    let (blocks, out) = (blocks.as_chunks::<36>().0, out.as_chunks_mut::<32>().0);
+    for (block, out) in blocks.iter().zip(out) {
+        let groups = block[4..].as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<8>().0);
+        for (codes, out) in groups {
+            let code = |value: usize| if value < 8 { codes[value] & 15 } else { codes[value - 8] >> 4 };
+            *out = std::array::from_fn(|pair| code(2 * pair) | code(2 * pair + 1) << 4);
+        }
+    }
+}
+
+/// The scales of `nvfp4` blocks.
+fn nvfp4_scales(blocks: &[u8], out: &mut [u8]) {
+    for (block, out) in blocks.as_chunks::<36>().0.iter().zip(out.as_chunks_mut::<4>().0) {
+        out.copy_from_slice(&block[..4]);
+    }
+}

@@ -1,0 +1,95 @@
+//! Which weights deserve more bits than the rest, as data. Must not know shapes.
+//!
+//! Experts and feed-forward layers hold most of the weights and err least for their size; a wrong bit in the
+//! head, the embedding, attention, or a Mamba projection, whose state carries it on, costs several times as
+//! much. Routers, norms and the other small weights are f32 in every file. `docs/quality.md` has the numbers.
+
+use mambo_tensor::DType;
+
+use crate::Container;
+
+/// Weights with another type than the rest, by patterns; later rules win.
+pub type Rules = &'static [(&'static [&'static str], DType)];
+
+/// The weights that deserve more: everything but experts and feed-forward layers.
+const SENSITIVE: &[&str] = &[
+    "embed",
+    "head",
+    "in_proj",
+    "out_proj",
+    "q",
+    "k",
+    "v",
+    "o",
+    "shared_up",
+    "shared_down",
+    "latent_down",
+    "latent_up",
+    "eh_proj",
+];
+/// The small ones among them.
+const SMALL: &[&str] = &["k", "v", "latent_down", "latent_up"];
+
+/// A named mix.
+pub struct Mix {
+    /// What users call it.
+    pub name: &'static str,
+    /// Type of everything no rule names.
+    pub default: DType,
+    /// The exceptions.
+    pub rules: Rules,
+}
+
+/// All mixes: the default of GGUF files, that of safetensors folders, that of the binary.
+pub static MIXES: &[Mix] = &[
+    Mix { name: "q4_mix", default: DType::Q4K, rules: BESIDE_FOUR_BITS },
+    Mix { name: "nvfp4_mix", default: DType::NVFP4, rules: BESIDE_NVFP4 },
+    // Measured on that model: all layers' experts are equally sensitive within the noise; the four that go
+    // first are those with which every golden conversation keeps its answer. The MTP head's go too: their
+    // errors cost a draft, never an answer.
+    Mix {
+        name: "builtin",
+        default: DType::Q6K,
+        rules: &[
+            (&["out_proj"], DType::Q8_0),
+            (&["experts_up", "experts_down"], DType::Q5_0),
+            (&["layers.6.experts_up", "layers.8.experts_up"], DType::Q4K),
+            (&["layers.11.experts_up", "layers.13.experts_up"], DType::Q4K),
+            (&["mtp.experts_up", "mtp.experts_down"], DType::Q4K),
+        ],
+    },
+];
+
+/// Beside four bits or fewer. The head has six bits whatever its width, which `q6_k` would not.
+const BESIDE_FOUR_BITS: Rules =
+    &[(SENSITIVE, DType::Q5K), (&["head"], DType::Q5_1), (&["out_proj"], DType::Q6K), (SMALL, DType::Q8_0)];
+
+/// Beside five bits.
+const BESIDE_FIVE_BITS: Rules = &[(SENSITIVE, DType::Q6K), (SMALL, DType::Q8_0)];
+
+/// Beside `mxfp4`, whose scales are powers of two: it is made for experts alone.
+const BESIDE_MXFP4: Rules = &[(SENSITIVE, DType::Q8_0)];
+
+/// Beside `nvfp4` in a folder, which has nothing between it and 8-bit floats.
+const BESIDE_NVFP4: Rules = &[(SENSITIVE, DType::F8E4M3), EMBEDDING_WHOLE];
+
+/// Readers of folders expect embeddings that are not quantised.
+const EMBEDDING_WHOLE: (&[&str], DType) = (&["embed"], DType::BF16);
+
+/// The mix of that name.
+pub fn named(name: &str) -> Option<&'static Mix> {
+    MIXES.iter().find(|mix| mix.name == name)
+}
+
+/// What stands beside a type that most weights have; nothing where it loses little.
+pub fn rules_beside(dtype: DType, container: Container) -> Rules {
+    match dtype {
+        DType::NVFP4 if container == Container::Safetensors => BESIDE_NVFP4,
+        DType::F8E4M3 => &[EMBEDDING_WHOLE],
+        DType::Q2K | DType::Q3K | DType::Q4_0 | DType::Q4_1 | DType::Q4K => BESIDE_FOUR_BITS,
+        DType::IQ4_NL | DType::IQ4_XS | DType::NVFP4 => BESIDE_FOUR_BITS,
+        DType::Q5_0 | DType::Q5_1 | DType::Q5K => BESIDE_FIVE_BITS,
+        DType::MXFP4 => BESIDE_MXFP4,
+        _ => &[],
+    }
+}

@@ -1,0 +1,131 @@
+//! What can go wrong between a model's files and its answers. Messages say what to do in words; which flag or
+//! field does it is for the program to add.
+
+use mambo_checkpoint::CheckpointError;
+use mambo_engine::EngineError;
+use mambo_model::ModelError;
+use mambo_text::TextError;
+
+/// Why a model cannot be opened, loaded or asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// A sequence ended because something went wrong with it.
+    #[error("{0}")]
+    Failed(String),
+    /// Neither a path nor a hub id that was downloaded.
+    #[error(
+        "there is no file or folder `{name}`, and no model of that id in the local hub cache; download it first or give a path"
+    )]
+    NotFound {
+        /// What was asked for.
+        name: String,
+    },
+    /// Neither a path nor a preset.
+    #[error("there is no file, folder or preset `{name}`; the presets are {known}")]
+    UnknownPreset {
+        /// What was asked for.
+        name: String,
+        /// The presets there are.
+        known: String,
+    },
+    /// A folder without a tokenizer.
+    #[error("{model} has no tokenizer.json; put the model's tokenizer.json into the folder")]
+    NoTokenizer {
+        /// The model.
+        model: String,
+    },
+    /// A context that holds nothing.
+    #[error("the context length is 0; it must hold at least one token")]
+    NoContext,
+    /// A context beyond what positions count.
+    #[error("a context of {tokens} tokens is more than the {most} this engine allows")]
+    ContextTooLong {
+        /// Tokens asked for.
+        tokens: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// Steps that hold nothing.
+    #[error("the tokens of a step are 0; a step needs at least one token")]
+    NoStepTokens,
+    /// More sequences than anybody can mean.
+    #[error("{sequences} sequences at once are more than the {most} this engine allows")]
+    TooManySequences {
+        /// Sequences asked for.
+        sequences: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// Caches whose size would not fit a number.
+    #[error(
+        "the KV cache of {sequences} x {context} tokens takes more memory than any machine has; lower the context length"
+    )]
+    CacheTooLarge {
+        /// Sequences at once.
+        sequences: usize,
+        /// Tokens of each.
+        context: usize,
+    },
+    /// The engine refused the model.
+    #[error("cannot load {model}")]
+    Load {
+        /// The model.
+        model: String,
+        /// Why.
+        source: EngineError,
+    },
+    /// A window in which nothing can be predicted.
+    #[error(
+        "a window of {tokens} tokens is too short; it needs at least 2 tokens, one to read and one to predict"
+    )]
+    WindowTooShort {
+        /// Tokens of the window.
+        tokens: usize,
+    },
+    /// A text in which nothing can be predicted.
+    #[error("the text has {tokens} tokens; at least 2 are needed, one to read and one to predict")]
+    TextTooShort {
+        /// Tokens of the text.
+        tokens: usize,
+    },
+    /// Nothing to score.
+    #[error("the number of windows is 0; at least one window must be scored")]
+    NoWindows,
+    /// Distributions over different vocabularies.
+    #[error(
+        "{model} has {tokens} tokens and {base} has {base_tokens}; compare models with one tokenizer",
+        model = models[0], base = models[1]
+    )]
+    VocabularySizes {
+        /// The model and its base.
+        models: [String; 2],
+        /// Tokens of the model.
+        tokens: usize,
+        /// Tokens of the base.
+        base_tokens: usize,
+    },
+    /// The same text is different tokens to each.
+    #[error(
+        "{model} and {base} cut the text into different tokens; compare models with one tokenizer",
+        model = models[0], base = models[1]
+    )]
+    DifferentTokens {
+        /// The model and its base.
+        models: [String; 2],
+    },
+    /// The caller's callback ended the work.
+    #[error("stopped before the end")]
+    Stopped,
+    /// The files cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The files do not describe a model this engine runs.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The tokenizer, the chat template or a request to it.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// The engine refused a request or failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}

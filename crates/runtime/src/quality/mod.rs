@@ -1,0 +1,9 @@
+//! How good a model is, in numbers: likelihood of a text, divergence from a base model.
+
+mod compare;
+mod divergence;
+mod windows;
+
+pub use compare::{Comparison, compare, perplexity};
+pub use divergence::{Divergence, Likelihood, log_softmax, percentile};
+pub use windows::{DEFAULT_WINDOW, Windows, score_window};
