@@ -2,7 +2,7 @@
 //!
 //! A step has two halves that a front end may call apart: [`Engine::begin`] submits the next step to the backend and
 //! [`Engine::end`] collects the oldest one. Where the backend takes several, a step is begun before the tokens of the
-//! one before it have been seen. What goes wrong with one sequence is that sequence's event and nobody else's.
+//! one before it have been seen. An error of one sequence is an event of that sequence alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::sample::Choice;
 use crate::sequence::{FinishReason, Request, Sequence, SequenceId};
 use crate::snapshot::Snapshot;
 
-/// What a step brought.
+/// What happened in a step.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A token was chosen; a stop token is reported too, right before `Finished`.
@@ -191,7 +191,7 @@ impl Engine {
         self.end(Wait::Block).expect("a step that may block ends")
     }
 
-    /// Gives waiting requests slots and pages for as long as both last.
+    /// Gives waiting requests slots and pages while both are available.
     pub(crate) fn admit(&mut self) {
         while let Some((_, request)) = self.waiting.front() {
             let context = self.config.context_tokens;
@@ -200,13 +200,13 @@ impl Engine {
                 .map_or(context, |max| request.prompt.len().saturating_add(max).min(context));
             let is_last = self.running.is_empty() && self.ended.is_empty();
             let held = self.shared_pages(request);
-            // Pages for the whole answer are reserved now: a running sequence never has to be thrown out.
+            // Pages for the whole answer are reserved now: a running sequence is never evicted.
             let (free_slots, free_pages) = (self.slots.free(), self.pages.free());
             if free_slots == 0 || free_pages < KvPages::pages_for(limit) - held {
                 if !is_last {
                     return;
                 }
-                // Nobody runs who could make room: waiting would never end.
+                // No running sequence will free any: the request would wait forever.
                 let (id, _) = self.waiting.pop_front().expect("the front was looked at");
                 let busy = EngineError::Busy { free_slots, free_pages };
                 self.events.push(Event::Finished { id, reason: FinishReason::Failed(busy.to_string()) });

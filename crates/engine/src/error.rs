@@ -72,7 +72,7 @@ pub enum EngineError {
     DoesNotFit {
         /// Total.
         need: String,
-        /// The total taken apart.
+        /// The parts of the total.
         parts: String,
         /// What the machine has.
         available: String,
@@ -120,7 +120,7 @@ pub enum EngineError {
         /// Free KV pages.
         free_pages: usize,
     },
-    /// A handle nobody holds.
+    /// An unknown sequence id.
     #[error("no running sequence has that id; it has finished or was never submitted")]
     UnknownSequence,
     /// A pass broke the graph.

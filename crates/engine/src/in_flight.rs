@@ -1,4 +1,4 @@
-//! Steps between [`Engine::begin`] and [`Engine::end`]: what was submitted, and what becomes of it.
+//! Steps between [`Engine::begin`] and [`Engine::end`]: what was submitted, and what to do with its results.
 
 use mambo_kernel::{BackendError, Fetch, HiddenRows, NO_TOKEN, StepInputs, StepResults, Ticket, Wait};
 
@@ -78,7 +78,7 @@ impl Engine {
             let unseen =
                 before.and_then(|step| step.parts.iter().find(|part| part.id == sequence.id)?.chosen);
             if sequence.unseen > 0 && unseen.is_none() {
-                // Its token is chosen by an older step; it has its turn when that has been collected.
+                // Its token is chosen by an older step; it runs again when that has been collected.
                 continue;
             }
             self.batch.push(sequence, count, unseen);

@@ -15,7 +15,7 @@ use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
 use crate::memory::{cache_layout, check_memory, source_bytes};
 
-/// What an engine is set up for; one place for every knob.
+/// The settings of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
     /// Sequences that may run at once.
@@ -28,7 +28,7 @@ pub struct EngineConfig {
     pub kv_types: KvTypes,
     /// Element type of recurrent states.
     pub state_elem: StateElem,
-    /// How far sequences roll back without a snapshot; whoever rolls back sets it, and slots grow with it.
+    /// How far sequences roll back without a snapshot; slots grow with it.
     pub rollback: Rollback,
     /// Snapshots that will be kept beside the caches.
     pub snapshots: SnapshotRoom,
@@ -94,10 +94,10 @@ pub trait Weights {
     fn kv_scales(&self) -> &[KvScale];
 }
 
-/// How far loading has got, in bytes of the checkpoint.
+/// Progress of loading, in bytes of the checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Bytes taken in.
+    /// Bytes loaded.
     pub done: u64,
     /// Bytes in all.
     pub total: u64,

@@ -47,7 +47,7 @@ pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout 
     }
 }
 
-/// A byte count for people.
+/// A byte count in a readable unit.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -86,7 +86,7 @@ pub(crate) fn check_memory(
         ("snapshots", need.snapshots),
     ];
     match budget {
-        // Snapshots of states lie in the host's memory wherever the rest is.
+        // Snapshots of states are in the host's memory wherever the rest is.
         MemoryBudget { host, device: Some(device) } => {
             fits(on_device, device, "on the device", &parts[..4])?;
             host.map_or(Ok(()), |host| fits(need.snapshots, host, "on the host", &parts[4..]))

@@ -1,5 +1,5 @@
-//! Snapshots of running sequences, and sequences that go on from one. Full pages are shared; the last page of a
-//! snapshot, which somebody will write on, is copied.
+//! Snapshots of running sequences, and sequences that resume from one. Full pages are shared; the last page of a
+//! snapshot, which will be written again, is copied.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Engine {
         if self.pages.owns(page) { Ok(()) } else { Err(EngineError::ForeignSnapshot) }
     }
 
-    /// Takes the snapshot a sequence has asked for, once, when it has got there.
+    /// Takes the snapshot that a request asked for, once, when the sequence reaches its position.
     pub(crate) fn take_snapshot(&mut self, index: usize, position: usize) -> Result<(), EngineError> {
         if self.running[index].request.snapshot_at == Some(position) {
             self.running[index].request.snapshot_at = None;
@@ -91,7 +91,7 @@ impl Engine {
         CacheTypes { kv: self.config.kv_types, state: self.config.state_elem }
     }
 
-    /// Pages that a request will share with the snapshot it goes on from.
+    /// Pages that a request will share with the snapshot it resumes from.
     pub(crate) fn shared_pages(&self, request: &Request) -> usize {
         let Some(snapshot) = request.resume.as_ref().filter(|s| s.begins(&request.prompt)) else { return 0 };
         let full = snapshot.tokens.len() / PAGE_TOKENS;
@@ -100,7 +100,7 @@ impl Engine {
         snapshot.pages.iter().take(full).filter(is_ours).count()
     }
 
-    /// Starts a sequence from a snapshot, if its prompt can go on from there.
+    /// Starts a sequence from a snapshot, if its prompt continues it.
     pub(crate) fn resume(&mut self, sequence: &mut Sequence, snapshot: &Snapshot) -> Result<(), EngineError> {
         if !snapshot.begins(&sequence.request.prompt) {
             return Ok(());
@@ -136,7 +136,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A page for a sequence to go on with: shared if nobody writes it any more, else a copy.
+    /// A page for a sequence to continue with: shared if it is full, else a copy.
     fn page_from(&mut self, page: &SnapshotPage, is_full: bool) -> Result<PageRef, EngineError> {
         match page {
             SnapshotPage::Shared(page) => {

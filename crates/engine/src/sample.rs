@@ -88,7 +88,7 @@ impl SamplingParams {
         merge_equal_tokens(into, start);
     }
 
-    /// The first value that makes no sense, as a sentence.
+    /// The first invalid value, as a sentence.
     pub fn problem(&self) -> Option<String> {
         let checks = [
             (
@@ -108,7 +108,7 @@ impl SamplingParams {
             ("presence_penalty", self.presence_penalty, self.presence_penalty.is_finite(), "a number"),
             ("frequency_penalty", self.frequency_penalty, self.frequency_penalty.is_finite(), "a number"),
         ];
-        // Minus infinity bans a token; anything else that is no number would poison the choice.
+        // Minus infinity bans a token; NaN or infinity would decide every choice.
         let is_bad = |bias: f32| bias.is_nan() || bias == f32::INFINITY;
         if let Some((token, bias)) = self.logit_bias.iter().find(|(_, bias)| is_bad(*bias)) {
             return Some(format!("logit_bias of token {token} is {bias}; it must be a number"));
@@ -167,7 +167,7 @@ fn merge_equal_tokens(list: &mut Vec<Adjustment>, start: usize) {
 
 /// The index of the largest value, ties to the lower; NaN never wins.
 pub fn argmax(values: &[f32]) -> u32 {
-    // Lanes of their own, so that the compiler compares several values at once.
+    // Separate lanes let the compiler vectorise the comparison.
     let mut lanes = [f32::NEG_INFINITY; 16];
     let (chunks, rest) = values.as_chunks::<16>();
     for chunk in chunks {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn invalid_values_are_named() {
         let bad = SamplingParams { top_p: 1.5, ..Default::default() };
         assert_eq!(bad.problem().unwrap(), "top_p is 1.5; it must be above 0 and at most 1");
         assert!(SamplingParams { temperature: f32::NAN, ..Default::default() }.problem().is_some());

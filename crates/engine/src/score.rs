@@ -29,8 +29,8 @@ pub struct ScoredRows<'a> {
 pub struct ScoreOptions<'a> {
     /// Tokens per step, at most [`SCORE_TOKENS`].
     pub chunk: usize,
-    /// Other sequences of made-up tokens that share every step. They change nothing, which is what they
-    /// are there to show.
+    /// Other sequences of made-up tokens that share every step. They must not change the
+    /// results.
     pub companions: usize,
     /// Outputs of the trunk's graph, besides logits, whose rows are wanted too.
     pub outputs: &'a [&'a str],
@@ -44,7 +44,7 @@ struct ScoredSequence {
 }
 
 impl Engine {
-    /// Feeds `tokens` in chunks and hands out the logits of every position.
+    /// Runs `tokens` in chunks and passes on the logits of every position.
     pub fn score(
         &mut self,
         tokens: &[u32],
@@ -103,7 +103,7 @@ impl Engine {
             let mut room = SCORE_TOKENS;
             let mut counts = Vec::with_capacity(sequences.len());
             for (n, sequence) in sequences.iter().enumerate() {
-                // Companions walk at paces of their own; every one leaves a row for those after it.
+                // Companions advance at different rates; each leaves a row for those after it.
                 let pace = if n == 0 { chunk } else { 1 + n % 3 };
                 let left = sequence.tokens.len() - sequence.slot.position();
                 let count = pace.min(left).min(room.saturating_sub(sequences.len() - 1 - n));
@@ -128,7 +128,7 @@ impl Engine {
         rows: &mut dyn FnMut(ScoredRows),
     ) -> Result<(), EngineError> {
         let (mut ids, mut segments, mut pages) = (Vec::new(), Vec::new(), Vec::new());
-        // The text stands last, so that its rows are not the first of the step.
+        // The text comes last, so that its rows are not the first of the step.
         for (sequence, &count) in sequences.iter().zip(counts).rev().filter(|(_, count)| **count > 0) {
             let position = sequence.slot.position();
             segments.push(Segment {

@@ -1,4 +1,4 @@
-//! One sequence: what was asked, what ran, what came out.
+//! One sequence: its request, its progress, its output.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::snapshot::Snapshot;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
 
-/// Says which tokens may come next; a grammar, for example.
+/// Restricts which tokens may come next, as a grammar does.
 pub trait TokenMask: fmt::Debug + Send + Sync {
     /// Sets the bits of the tokens that may follow those generated so far; `mask` comes cleared, and bit `t % 32` of
     /// word `t / 32` is token `t`.
@@ -48,7 +48,7 @@ pub enum FinishReason {
     Context,
     /// It was cancelled.
     Cancelled,
-    /// Something went wrong with this sequence; the sentence says what.
+    /// It failed, for the reason given.
     Failed(String),
 }
 
@@ -61,18 +61,18 @@ pub(crate) struct Sequence {
     pub slot: Slot,
     pub pages: PageList,
     pub generated: Vec<u32>,
-    /// Prompt tokens that a snapshot spared.
+    /// Prompt tokens that were restored from a snapshot instead of run.
     pub reused: usize,
     /// Prompt plus generated tokens may not exceed this.
     pub limit: usize,
     /// Submitted steps that hold rows of this sequence.
     pub steps_in_flight: usize,
-    /// Tokens that those steps choose and nobody has seen yet.
+    /// Tokens that those steps choose and that have not been collected yet.
     pub unseen: usize,
 }
 
 impl Request {
-    /// The first thing that makes no sense, as a sentence.
+    /// The first invalid setting, as a sentence.
     pub fn problem(&self) -> Option<String> {
         if self.max_tokens == Some(0) {
             return Some("max_tokens is 0; ask for at least one token".to_owned());

@@ -1,5 +1,5 @@
-//! A sequence's memory at one position: recurrent state and KV pages together. Either without the other is useless
-//! for a hybrid model, so they are never apart.
+//! A sequence's memory at one position: recurrent state and KV pages together. A hybrid model needs
+//! both, so they are never separated.
 //!
 //! Inside its engine a snapshot shares the sequence's full pages. [`Snapshot::to_bytes`] and [`Snapshot::from_bytes`]
 //! give its portable form: cells in the contract's layout behind a header that names version and model.
@@ -19,13 +19,13 @@ const MAGIC: &[u8; 8] = b"MAMBOSNP";
 /// A page as a snapshot holds it.
 #[derive(Clone, Debug)]
 pub(crate) enum SnapshotPage {
-    /// In the engine's pool, shared with whoever else holds it.
+    /// In the engine's pool, perhaps shared with sequences and other snapshots.
     Shared(PageRef),
     /// Outside, in the contract's layout.
     Bytes(Arc<[u8]>),
 }
 
-/// What a sequence remembers after its first `tokens`.
+/// The caches of a sequence after its first `tokens`.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The model it belongs to.

@@ -1,4 +1,4 @@
-//! The door to a backend: kernel rows to choose from, weights to load, steps to submit and collect.
+//! The interface to a backend: kernel rows to choose from, weights to load, steps to submit and collect.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub enum BackendError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A weight's source cannot give its bytes.
+    /// A weight's bytes cannot be read.
     #[error("cannot read weight `{name}`: {source}")]
     ReadWeight {
         /// Canonical weight name.
@@ -226,7 +226,7 @@ impl<'a> WeightPart<'a> {
     }
 }
 
-/// Why a weight cannot be read; says the file, the tensor and the remedy.
+/// Why a weight cannot be read; names the file, the tensor and the remedy.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct WeightError(pub String);
@@ -241,7 +241,7 @@ pub trait WeightSource {
     fn part_count(&self) -> usize;
     /// Reads one part.
     fn part(&self, index: usize) -> Result<WeightPart<'_>, WeightError>;
-    /// Says that a part was consumed and its mapped pages may go.
+    /// Releases a part that was consumed; its mapped pages may be dropped.
     fn release(&self, index: usize);
     /// A hash of some of the stored bytes: cheap, and enough to tell apart two models of one shape.
     fn digest(&self) -> u64;
@@ -260,16 +260,16 @@ pub struct Ticket(pub u64);
 pub enum Wait {
     /// Until the step has ended.
     Block,
-    /// Not at all: a browser cannot, and a server has other things to do.
+    /// Not at all: a browser must not block, and a server has other work.
     Poll,
 }
 
-/// Memory that may be used, in bytes; none where the backend cannot say.
+/// Memory that may be used, in bytes; none where the backend does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryBudget {
     /// Memory of the host.
     pub host: Option<u64>,
-    /// Memory of the device, where it is another than the host's.
+    /// Memory of the device, where it is separate from the host's.
     pub device: Option<u64>,
 }
 
@@ -282,23 +282,23 @@ pub struct CallTime {
     pub runs: u32,
 }
 
-/// A machine that runs programs. It owns weights, caches and arena; which sequence holds which page or slot is
-/// the engine's business. Everything takes effect in the order it is asked for, however late it is done.
+/// A device that runs programs. It owns weights, caches and arena; which sequence holds which page or slot is up to
+/// the engine. Calls take effect in the order they are made, even if the device executes them later.
 pub trait Backend: Send {
     /// `cpu`, `cuda`, ... with what it runs on, such as `cpu/avx512 x2`.
     fn name(&self) -> &str;
-    /// The kernels on offer, best first within an op.
+    /// The available kernels, best first within an op.
     fn kernels(&self) -> &[KernelRow];
     /// Memory that is free now.
     fn memory(&self) -> Result<MemoryBudget, BackendError>;
-    /// Steps that may be submitted before the first is collected; more only pays where a device works by itself. A
-    /// step that reads rows of the one before it ([`HiddenRows::Previous`](crate::HiddenRows::Previous)) counts with
-    /// that one.
+    /// Steps that may be submitted before the first is collected; more than one only helps a device that runs
+    /// asynchronously. A step that reads rows of the one before it
+    /// ([`HiddenRows::Previous`](crate::HiddenRows::Previous)) counts with that one.
     fn queue_depth(&self) -> usize {
         1
     }
 
-    /// Takes a weight in, in the form that kernel row `kernel` reads. Loading a key twice is harmless.
+    /// Loads a weight in the form that kernel row `kernel` reads. Loading a key twice has no effect.
     fn load_weight(
         &mut self,
         key: &WeightKey,
@@ -311,18 +311,18 @@ pub trait Backend: Send {
     fn held_bytes(&self, _key: &WeightKey) -> Option<u64> {
         None
     }
-    /// Allocates KV pages and recurrent slots; those there were are gone.
+    /// Allocates KV pages and recurrent slots, replacing any earlier ones.
     fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError>;
     /// Checks and keeps a program; grows the arena to its size.
     fn compile(&mut self, program: Program) -> Result<ProgramId, BackendError>;
     /// The program behind a handle.
     fn program(&self, id: ProgramId) -> &Program;
-    /// Forgets all programs, weights and caches; the device stays open.
+    /// Drops all programs, weights and caches; the device stays open.
     fn clear(&mut self) -> Result<(), BackendError>;
 
     /// Queues one step. At most [`Backend::queue_depth`] are submitted and not collected.
     fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError>;
-    /// Brings the results of a step if it has ended, and says whether it has. Steps may be collected in any order,
+    /// Fetches the results of a step if it has ended, and returns whether it has. Steps may be collected in any order,
     /// each once; after an error the step counts as collected and its caches as half-written.
     fn collect(&mut self, ticket: Ticket, wait: Wait, into: &mut StepResults) -> Result<bool, BackendError>;
 

@@ -1,7 +1,7 @@
 //! The two kinds of memory a sequence carries, described as data: KV pages and recurrent slots.
 //!
 //! The layouts here are part of the contract: a snapshot has them on every backend, so one taken on one can be
-//! restored on another. How a backend turns them around for its own kernels is its business.
+//! restored on another. A backend may use another layout internally.
 
 use std::ops::Range;
 
@@ -78,7 +78,7 @@ impl CacheLayout {
         self.kv_scales.get(layer).copied().unwrap_or_default()
     }
 
-    /// Where things stand in the part of a slot that belongs to one state layer.
+    /// Offsets within the part of a slot that belongs to one state layer.
     pub fn slot_layout(&self, layer: usize) -> SlotLayout {
         SlotLayout::new(self.state_layers[layer], self.rollback, self.state_elem, layer)
     }

@@ -13,17 +13,17 @@ use crate::rounding::{
 /// Element type of cached keys or values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KvElem {
-    /// 32-bit float: what checkpoints stored in f32 deserve.
+    /// 32-bit float: lossless for checkpoints stored in f32.
     #[default]
     F32,
     /// 16-bit float.
     F16,
     /// The upper half of a 32-bit float: its range with 8 digits.
     BF16,
-    /// 8-bit integers with a scale for every 32 channels of a position. Keys have a few loud channels, which
-    /// would take the digits of all others if a head shared one scale; kernels widen a page before they
-    /// compute, so the finer scale costs them one product per vector either way. Scales are bf16: no head
-    /// is too quiet or too loud for them, and their rounding costs nothing, because codes are made with the
+    /// 8-bit integers with a scale for every 32 channels of a position. Keys have a few outlier
+    /// channels, which would cost all others precision if a head shared one scale; kernels widen a page before they
+    /// compute, so the finer scale costs them one product per vector either way. Scales are bf16: their
+    /// range covers every head, and their rounding costs nothing, because codes are made with the
     /// scale as it is stored.
     Q8,
     /// 8-bit float (e4m3) with one scale per layer, from the checkpoint or 1.
@@ -135,8 +135,8 @@ impl FromStr for KvElem {
     }
 }
 
-/// Element types of a KV cache. Keys decide where a query looks and values only what it finds there, so
-/// keys may deserve more bits.
+/// Element types of a KV cache. Errors in keys change the attention weights, errors in values only
+/// what is summed, so keys may need more bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KvTypes {
     /// Of keys.

@@ -1,7 +1,7 @@
-//! Hard cases: what a contract asks of every kernel of its op.
+//! Hard cases: what the contract requires of every kernel of an op.
 //!
-//! A case is a set of sequences fed to one op in ragged steps. How the runner cuts the steps is its
-//! own choice, because no cut may change a bit of the result.
+//! A case is a set of sequences fed to one op in ragged steps. The runner may cut the steps in
+//! any way, because no cut may change a bit of the result.
 
 use mambo_tensor::{DType, decode_row, encode_row};
 
@@ -197,5 +197,5 @@ impl Case {
     }
 }
 
-/// Sequence lengths that hurt: one token, less than the convolution, a chunk's edges, many chunks.
+/// Sequence lengths that expose errors: one token, less than the convolution, a chunk's edges, many chunks.
 pub const RAGGED: [usize; 6] = [1, 2, 31, 32, 33, 70];

@@ -1,5 +1,5 @@
 //! Cells: the units in which caches are copied, exported and imported. Their bytes are part of the contract, so
-//! that a snapshot can move between backends; how a backend lays its own memory out is its business.
+//! that a snapshot can move between backends; a backend may lay out its own memory differently.
 //!
 //! A page is, for every attention layer, all heads' keys and then all heads' values, each as
 //! [`crate::KvElem::head_bytes`] says. A slot at a position is, for every state layer, what the next token needs:

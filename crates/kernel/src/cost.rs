@@ -151,7 +151,7 @@ impl CallWork {
         per_segment * shape.segments as f64
     }
 
-    /// The state is read once and written when a chunk ends; a short segment finds half a ring before it.
+    /// The state is read once and written when a chunk ends; before a short segment the ring is half full on average.
     fn scan_bytes(&self, d: &SsmDims, shape: &StepShape) -> f64 {
         let (tokens, chunk) = (shape.tokens_per_segment(), SSM_CHUNK as f64);
         let state = (d.heads * d.state * d.head_dim * self.caches.state.bytes()) as f64;
@@ -182,7 +182,7 @@ impl CallWork {
     }
 }
 
-/// Expected number of different experts that `tokens` independent choices of `top_k` meet.
+/// Expected number of distinct experts among `tokens` independent choices of `top_k`.
 fn distinct_experts(experts: usize, top_k: usize, tokens: usize) -> f64 {
     let experts = experts as f64;
     experts * (1.0 - (1.0 - top_k as f64 / experts).powf(tokens as f64))

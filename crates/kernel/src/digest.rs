@@ -1,7 +1,7 @@
 //! A small hash of bytes (64-bit FNV-1a) that is the same on every machine and in every version: good enough to
-//! tell models apart, no defence against somebody who wants two of them to look alike.
+//! tell models apart, but not collision-resistant.
 
-/// A hash in the making.
+/// An incremental hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest(u64);
 

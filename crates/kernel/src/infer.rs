@@ -6,7 +6,7 @@ use crate::value::{Elem, RowBase, Rows, ValueType};
 /// Every size is at most this, so that no product of sizes overflows.
 pub const MAX_SIZE: usize = 1 << 28;
 
-/// The inputs of one op, with the questions inference asks of them.
+/// The inputs of one op, with the checks that inference makes.
 struct Ports<'a> {
     name: &'static str,
     inputs: &'a [ValueType],

@@ -1,7 +1,7 @@
 //! The op vocabulary: mathematical nouns with their parameters, and how types flow through them.
 //!
-//! An op says *what* is computed. The formula, the reference and the hard cases of each stand in
-//! `ops/<name>.rs`; how a backend computes it is the backend's business.
+//! An op defines *what* is computed; each has its formula, reference and hard cases in `ops/<name>.rs`.
+//! How it is computed is up to the backend.
 
 use crate::value::{Elem, ValueType};
 
@@ -124,8 +124,8 @@ pub enum Op {
         /// Added to the mean square inside the root.
         eps: f32,
     },
-    /// `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of one token per sequence in one
-    /// kernel; the input is the whole input projection.
+    /// `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of segments of up to a chunk in one kernel; the
+    /// input is the whole input projection.
     SsmStep {
         /// Sizes of the mixer.
         dims: SsmDims,
@@ -158,7 +158,7 @@ pub enum Op {
     },
     /// The rows of the input whose logits are wanted.
     GatherRows,
-    /// The token that follows each wanted row, from its logits; how, the step says ([`crate::ChooseInputs`]).
+    /// The token that follows each wanted row, from its logits, as the step specifies ([`crate::ChooseInputs`]).
     Choose,
     /// f32 rows to rows of a private type; inserted by lowering where a kernel reads them.
     Quantize(Elem),

@@ -3,7 +3,7 @@
 use crate::op::{Op, WeightUse};
 use crate::value::{Elem, Rows};
 
-/// What a program is for; lowering picks other kernels for each.
+/// What a program is for; lowering picks kernels for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Prompt chunks, possibly mixed with decode tokens: segments of any length.

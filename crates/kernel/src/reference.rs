@@ -32,7 +32,7 @@ pub struct ReferenceBackend {
     last: Option<ProgramId>,
     /// Tokens that the last steps chose.
     choices: HashMap<Ticket, Vec<u32>>,
-    /// Steps nobody has collected.
+    /// Results of steps that have not been collected.
     done: HashMap<Ticket, StepResults>,
     next_ticket: u64,
 }
@@ -99,7 +99,7 @@ impl ReferenceBackend {
     }
 
     fn write_row(&mut self, operand: &Operand, row: usize, values: &[f32]) {
-        let Place::Arena(offset) = operand.place else { unreachable!("outputs live in the arena") };
+        let Place::Arena(offset) = operand.place else { unreachable!("outputs are in the arena") };
         let at = offset + row * operand.stride_bytes;
         for (out, value) in self.arena[at..].chunks_exact_mut(4).zip(values) {
             out.copy_from_slice(&value.to_le_bytes());

@@ -112,7 +112,7 @@ pub fn q8_block(values: &[f32], codes: &mut [u8]) -> u16 {
     let inverse = q8_inverse(scale);
     for (code, value) in codes.iter_mut().zip(values) {
         let exact = value * inverse;
-        // Written so that what is no number has a code all the same.
+        // Written so that NaN has a code, too.
         let low = if exact > -Q8_MAX { exact } else { -Q8_MAX };
         *code = low.min(Q8_MAX).round_ties_even() as i8 as u8;
     }

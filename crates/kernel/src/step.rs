@@ -1,4 +1,4 @@
-//! The inputs of one step: plain arrays over a ragged batch. What comes back of it: [`StepResults`].
+//! The inputs of one step: plain arrays over a ragged batch. Its results: [`StepResults`].
 
 use std::ops::Range;
 
@@ -167,7 +167,7 @@ impl StepInputs<'_> {
     }
 }
 
-/// What a step brought; buffers are kept from step to step.
+/// The results of a step; buffers are reused from step to step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepResults {
     /// The token of every wanted row, or [`NO_TOKEN`]; empty where the program does not choose.

@@ -9,7 +9,7 @@ use crate::kernels::Kernels;
 
 /// The text of a program: header with memory, one line per call, outputs.
 ///
-/// With a cache layout the header also says what keys and values and recurrent state take.
+/// With a cache layout the header also shows the memory of keys, values and recurrent state.
 pub fn plan_text(program: &Program, kernels: &Kernels, caches: Option<&CacheLayout>) -> String {
     let mut text = format!(
         "plan {} {} tokens<={} wanted<={} {}  arena {} (unpooled {})\n",
@@ -51,7 +51,7 @@ fn overlap_mark(program: &Program, index: usize) -> char {
     if waits { ' ' } else { '|' }
 }
 
-/// Bytes in the unit a person reads, always with one digit after the point from KiB on.
+/// Bytes in a readable unit, always with one digit after the point from KiB on.
 pub(crate) fn size_text(bytes: u64) -> String {
     let mut size = bytes as f64;
     if bytes < 1024 {
@@ -141,7 +141,7 @@ struct Named {
     cols: usize,
 }
 
-/// Numbers the values of a program by who wrote a place last.
+/// Numbers the values of a program by the last write to their memory.
 #[derive(Default)]
 struct ValueNames {
     count: usize,

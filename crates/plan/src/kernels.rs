@@ -26,8 +26,8 @@ impl<'a> Kernels<'a> {
 
     /// Whether every place of `graph` that would become the fused `op` has a row for it.
     ///
-    /// This is what a pass asks before it fuses: a fusion that fits some places only would turn the
-    /// others into errors.
+    /// A pass checks this before it fuses: a fusion that has rows for some places only would make the
+    /// others errors.
     pub fn offers(
         &self,
         op: &Op,

@@ -1,5 +1,5 @@
 //! The plan stage: a graph and a backend's kernel rows become a `Program` over planned memory, and a
-//! text that says what it will do, what it must move and how fast it went.
+//! text that shows its calls, the bytes they must move and how long they took.
 //!
 //! Only this crate knows both ops in a graph and kernel rows. It never sees a tensor's contents.
 

@@ -199,7 +199,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A split is a window on its parent's rows, and keeps the parent's memory alive.
+    /// A split is a view of its parent's rows, and extends the lifetime of the parent's memory.
     fn split(&mut self, node: &Node, start: usize) {
         let parent = self.views[&node.inputs[0]];
         let value_type = self.graph.value_type(node.outputs[0]);

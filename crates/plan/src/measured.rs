@@ -1,4 +1,4 @@
-//! Measured times beside what each call had to do: tables for people. Measures nothing itself.
+//! Tables of measured times beside the work of each call. Measures nothing itself.
 
 use std::collections::HashMap;
 use std::fmt::Write;

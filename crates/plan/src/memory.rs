@@ -1,7 +1,7 @@
 //! Places values in one arena so that no two that live at the same time overlap.
 //!
 //! Knows lifetimes and sizes only. The largest values are placed first, each in the smallest gap that
-//! holds it between those already placed that it meets in time.
+//! holds it between those already placed whose lifetimes overlap its own.
 
 use mambo_kernel::ROW_ALIGN;
 
@@ -18,7 +18,7 @@ pub struct Interval {
 
 impl Interval {
     /// Whether both must exist during one call. A value written by the call that reads another last
-    /// meets it: a kernel may write a row before it has read every input.
+    /// overlaps it: a kernel may write a row before it has read every input.
     fn meets(&self, other: &Interval) -> bool {
         self.first <= other.last && other.first <= self.last
     }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_wait_for_whom_they_read_and_overwrite() {
+    fn calls_wait_for_those_they_read_and_overwrite() {
         // A value, two that read it, their sum, and one that overwrites what the first read.
         let after = order(&[(&[], 0), (&[0], 1000), (&[0], 2000), (&[1000, 2000], 3000), (&[3000], 0)]);
         assert_eq!(after, [vec![], vec![0], vec![0], vec![1, 2], vec![3]]);

@@ -78,7 +78,7 @@ fn bytes_and_flops_are_what_the_shapes_say() {
     assert_eq!(attention.bytes, 2 * (64 + 32 + 32 + 64) * 4 + 2 * 101 * 2 * 32 * 2);
     assert_eq!(attention.flops, 2 * 4 * 64 * 101);
 
-    // Two tokens of two experts each meet 3.5 of 8 experts.
+    // Two tokens of two experts each use 3.5 of 8 experts on average.
     let up = cost("layers.2.experts.up");
     let activations = 2 * 64 / 32 * 48 + 2 * 2 * 4 + 2 * 2 * 96 * 4;
     assert_eq!(up.bytes, 8 * 96 * 64 / 32 * 18 * 7 / 16 + activations);
@@ -125,7 +125,7 @@ fn deeper_contexts_cost_attention_alone() {
 }
 
 #[test]
-fn calls_belong_to_layers_by_what_stands_in_them() {
+fn calls_belong_to_the_kind_of_their_layer() {
     let rows = fake::rows();
     let (_, program) = decode(&rows);
     let kinds = layer_kinds(&program);

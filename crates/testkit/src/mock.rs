@@ -1,4 +1,4 @@
-//! Backends that misbehave in ways the contract allows: one answers late and out of order, one fails every so many
+//! Backends that use what the contract allows: one answers late and out of order, one fails every so many
 //! calls. Both wrap another backend and compute what it computes.
 
 use std::collections::HashMap;
@@ -80,7 +80,7 @@ pub const LATE_DEPTH: usize = 3;
 pub struct Late<B> {
     inside: B,
     random: Rng,
-    /// How often each step in flight will still say that it has not ended.
+    /// For each step in flight, how many more polls report that it has not ended.
     waiting: HashMap<Ticket, u32>,
     /// Steps in flight that stand behind another and read its rows.
     behind: Vec<Ticket>,
@@ -137,7 +137,7 @@ impl<B: Backend> Backend for Late<B> {
     }
 }
 
-/// How often a [`Failing`] backend fails; shared with whoever made it.
+/// How often a [`Failing`] backend fails; a clone can change it later.
 #[derive(Clone, Debug, Default)]
 pub struct FailureRate(Arc<AtomicUsize>);
 
@@ -161,7 +161,7 @@ impl<B: Backend> Failing<B> {
         Failing { inside, rate, calls: 0 }
     }
 
-    /// Counts a call and says whether it is one that fails.
+    /// Counts a call, and fails if it is one that should.
     fn fails(&mut self, what: &str) -> Result<(), BackendError> {
         self.calls += 1;
         let every = self.rate.0.load(Ordering::Relaxed);

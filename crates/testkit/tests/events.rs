@@ -191,7 +191,7 @@ fn check(case: &str, plans: &[Plan], seed: u64, failures: usize) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn late_answers_reach_their_sequences(plans in plans(), seed in any::<u64>(), odd in any::<bool>()) {

@@ -14,7 +14,7 @@ struct Pool {
 
 impl Pool {
     fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        // The set is whole whatever panicked while it was held.
+        // A panic while the lock was held cannot have left the set inconsistent.
         self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -42,7 +42,7 @@ impl PageRef {
         self.0.number
     }
 
-    /// Whether nobody else holds the page, so that it may be written.
+    /// Whether this is the only reference to the page, so that it may be written.
     pub fn is_exclusive(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
@@ -72,7 +72,7 @@ impl PageList {
         self.pages.push(page);
     }
 
-    /// Puts another page into a place and hands back the one that was there.
+    /// Replaces a page and returns the one that was there.
     pub fn replace(&mut self, index: usize, page: PageRef) -> PageRef {
         self.numbers[index] = page.number();
         std::mem::replace(&mut self.pages[index], page)
@@ -96,7 +96,7 @@ impl KvPages {
         tokens.div_ceil(PAGE_TOKENS)
     }
 
-    /// Pages nobody holds.
+    /// Free pages.
     pub fn free(&self) -> usize {
         self.pool.lock().len()
     }
@@ -112,8 +112,8 @@ impl KvPages {
         Some(PageRef(Arc::new(Page { number, pool: Arc::clone(&self.pool) })))
     }
 
-    /// Takes pages until a list has `count`, or none if there are too few. Neighbours in the sequence are neighbours
-    /// in memory where that can be: long streams are read faster.
+    /// Takes pages until a list has `count`, or none if there are too few. Consecutive pages of a sequence are
+    /// consecutive in memory where possible: sequential reads are faster.
     pub fn extend(&self, list: &mut PageList, count: usize) -> bool {
         let missing = count.saturating_sub(list.pages.len());
         if self.free() < missing {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_page_is_free_when_the_last_holder_is_gone() {
+    fn a_shared_page_is_free_when_the_last_reference_is_dropped() {
         let pool = KvPages::new(2);
         let list = pool.take(1).unwrap();
         let shared = list.pages()[0].clone();

@@ -1,4 +1,4 @@
-//! Who sits where: KV pages and recurrent slots, two types with two budgets. The memory itself is the
+//! Allocation of KV pages and recurrent slots: two types with two budgets. The memory itself is the
 //! backend's.
 
 mod kv;

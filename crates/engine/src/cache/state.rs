@@ -1,4 +1,4 @@
-//! Recurrent slots: which are free, where each has got to, and how far it may roll back.
+//! Recurrent slots: which are free, the position each has reached, and how far it may roll back.
 
 use mambo_kernel::Rollback;
 
@@ -7,7 +7,7 @@ use mambo_kernel::Rollback;
 pub struct Slot {
     index: u32,
     position: usize,
-    /// The furthest position ever run: what it has overwritten is gone, however far the cursor is back.
+    /// The furthest position ever run; what running it overwrote is lost even after a rollback.
     furthest: usize,
     /// Where the slot was restored from a snapshot, which holds nothing from before.
     restored: usize,
@@ -59,7 +59,7 @@ impl StateSlots {
         StateSlots { free: (0..total as u32).rev().collect() }
     }
 
-    /// Slots nobody holds.
+    /// Free slots.
     pub fn free(&self) -> usize {
         self.free.len()
     }
@@ -69,7 +69,7 @@ impl StateSlots {
         self.free.pop().map(|index| Slot { index, position: 0, furthest: 0, restored: 0 })
     }
 
-    /// Gives a slot back.
+    /// Returns a slot.
     pub fn give_back(&mut self, slot: Slot) {
         debug_assert!(!self.free.contains(&slot.index), "a slot was given back twice");
         self.free.push(slot.index);

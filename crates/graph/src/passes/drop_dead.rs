@@ -1,4 +1,4 @@
-//! Drops nodes whose values nobody reads, then weights no node uses. A node that writes a cache stays:
+//! Drops nodes whose values are never read, then weights that no node uses. A node that writes a cache stays:
 //! the next step reads it.
 
 use super::PassContext;

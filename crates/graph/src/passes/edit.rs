@@ -1,4 +1,4 @@
-//! What every pass needs to edit a graph: who defines and reads a value, and renumbering afterwards.
+//! What every pass needs to edit a graph: which nodes define and read a value, and renumbering afterwards.
 
 use mambo_kernel::ValueType;
 

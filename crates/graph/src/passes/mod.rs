@@ -36,7 +36,7 @@ pub struct Pass {
 
 /// Every pass, in the order they run.
 pub const PASSES: &[Pass] = &[
-    Pass { name: "drop_dead", what: "drop nodes nobody reads and weights nobody uses", run: drop_dead::run },
+    Pass { name: "drop_dead", what: "drop nodes and weights that are never read", run: drop_dead::run },
     Pass { name: "narrow_head", what: "run the head on wanted rows only", run: narrow_head::run },
     Pass { name: "fuse_relu2", what: "square inside the up projection", run: fuse_relu2::run },
     Pass {

@@ -32,14 +32,14 @@ pub fn reference(dims: &AttentionDims, q: &[f32], keys: &[Vec<f32>], values: &[V
     out
 }
 
-/// Grouped heads, one head, odd head sizes, every pair of element types, scores flat and sharp, and long pasts.
+/// Grouped heads, one head, odd head sizes, every pair of element types, scores flat and sharp, and long contexts.
 pub fn cases() -> Vec<Case> {
     let mut rng = Rng(14);
     let sizes = [(4, 2, 32, 1.0), (6, 3, 20, 1.0), (1, 1, 12, 6.0), (8, 2, 64, 1.0), (5, 1, 128, 3.0)];
     let mut cases = Vec::new();
     for (row, k) in KvElem::ALL.into_iter().enumerate() {
         for (col, v) in KvElem::ALL.into_iter().enumerate() {
-            // Along each row and each column every size is met.
+            // Every row and every column covers all sizes.
             let (q_heads, kv_heads, head_dim, sharp) = sizes[(row + col) % sizes.len()];
             let types = KvTypes { k, v };
             let dims = AttentionDims { q_heads, kv_heads, head_dim };
@@ -53,8 +53,8 @@ pub fn cases() -> Vec<Case> {
             cases.push(case);
         }
     }
-    // Pasts of some hundred positions, which backends may split; many heads leave little room to. Sharp scores differ
-    // by more than backends let pass without rescaling what they have summed.
+    // Contexts of some hundred positions, which backends may split over threads unless there are many heads. Sharp
+    // scores differ by more than backends tolerate without rescaling their sums.
     let long = [
         (4, 2, 16, KvElem::F32, [1, 260, 520], 1.0),
         (10, 2, 24, KvElem::F16, [1, 40, 290], 1.0),
@@ -64,7 +64,7 @@ pub fn cases() -> Vec<Case> {
     ];
     for (q_heads, kv_heads, head_dim, elem, lengths, sharp) in long {
         let dims = AttentionDims { q_heads, kv_heads, head_dim };
-        let name = format!("{q_heads}/{kv_heads} heads of {head_dim}, a long past, scores times {sharp}");
+        let name = format!("{q_heads}/{kv_heads} heads of {head_dim}, long context, scores times {sharp}");
         let mut case = Case::new(name, Op::Attention(dims), &lengths, 1e-5)
             .input(q_heads * head_dim, || rng.normal() * sharp)
             .input(kv_heads * head_dim, || rng.normal())

@@ -1,4 +1,4 @@
-//! `choose`: the token that follows a row, from its logits. The step says how, row by row ([`ChooseRow`]).
+//! `choose`: the token that follows a row, from its logits. The step specifies how, row by row ([`ChooseRow`]).
 //!
 //! Logits are adjusted ([`Adjustment`]), and what the mask forbids, is NaN or minus infinity can never be chosen. At
 //! temperature 0 the largest is taken. Otherwise, with `s = (l - max) / temperature`, tokens are kept in this order:
@@ -21,7 +21,7 @@ use crate::step::{Adjustment, ChooseRow, NO_TOKEN, mask_words};
 use crate::value::{Rows, ValueType};
 
 /// How far below the best a token may be and still win: more than the largest noise minus the smallest.
-pub const BAND: f32 = 20.0;
+pub const BAND: f32 = 21.0;
 
 /// The part of the noise that a whole row shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +189,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 impl CaseChoose {
-    /// Adds adjustments of some tokens and says where they are.
+    /// Adds adjustments of some tokens and returns their range.
     fn adjust(&mut self, rng: &mut Rng, vocabulary: usize) -> std::ops::Range<u32> {
         let start = self.adjustments.len() as u32;
         for token in (0..vocabulary as u32).step_by(1 + rng.below(7)) {
@@ -200,14 +200,14 @@ impl CaseChoose {
         start..self.adjustments.len() as u32
     }
 
-    /// Adds a mask and says which it is.
+    /// Adds a mask and returns its index.
     fn mask(&mut self, rng: &mut Rng, vocabulary: usize, position: usize) -> u32 {
         let words = mask_words(vocabulary);
         let index = (self.masks.len() / words) as u32;
         let token = rng.below(vocabulary);
         self.masks.extend((0..words).map(|word| match position % 3 {
             0 => u32::from(token / 32 == word) << (token % 32),
-            1 if position % 2 == 0 => 0,
+            1 if position.is_multiple_of(2) => 0,
             _ => rng.bits() as u32,
         }));
         index

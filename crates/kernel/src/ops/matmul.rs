@@ -99,7 +99,7 @@ pub fn cases() -> Vec<Case> {
             cases.push(case);
         }
     }
-    // Enough columns and outputs for every blocking of 16-bit floats, and activations next to nothing.
+    // Enough columns and outputs for every blocking of 16-bit floats, and tiny activations.
     for (out, cols, size) in [(224, 544, 1.0), (210, 1100, 1e-30), (16, 47, 1.0)] {
         let weight = far_apart(&[out, cols], &mut rng);
         let op = Op::Matmul { out, epilogue: Epilogue::None };

@@ -8,7 +8,7 @@
 //! The state at a chunk's end is rounded to the slot's element type when it is stored, and the next chunk
 //! starts from what was stored.
 //! Tolerance: f32 sums over the state and the chunk, and exponents that are differences of f32 sums. Where
-//! states are narrow, a last digit of f32 decides now and then which neighbour a state becomes.
+//! states are narrow, a difference in the last bit of f32 sometimes decides which way a state is rounded.
 
 use super::ssm_conv::DIMS;
 use crate::cache::{Rollback, SSM_CHUNK, SlotLayout};
@@ -94,7 +94,7 @@ pub(super) fn head_weights(rng: &mut Rng, dims: &SsmDims) -> [CaseWeight; 2] {
     [CaseWeight::f32(&[dims.heads], &a), CaseWeight::f32(&[dims.heads], &rng.normals(dims.heads, 1.0))]
 }
 
-/// How far narrow states may be from the reference's: now and then by one in their last digit.
+/// How far narrow states may be from the reference's: one unit in the last place.
 pub(super) fn state_tolerance(elem: StateElem) -> f32 {
     match elem {
         StateElem::F32 => 0.0,

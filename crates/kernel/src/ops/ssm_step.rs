@@ -1,4 +1,4 @@
-//! `ssm_step`: `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of one token per sequence, from
+//! `ssm_step`: `ssm_conv`, `ssm_dt`, `ssm_scan` and `gated_group_norm` of segments of up to a chunk, from
 //! the input projection `[z | x | B | C | dt]`. The norm's groups are the mixer's groups.
 //!
 //! Tolerance: the sum of its parts'. A kernel must also give the bits of the four ops it replaces.

@@ -33,7 +33,7 @@ pub fn rows() -> Vec<KernelRow> {
             site.phase == Phase::Decode && site.weight_types == [DType::F32; 6]
         }),
     ];
-    let is_q4_0 = |site: &Site| site.weight_types == [DType::Q4_0] && site.input_cols() % 32 == 0;
+    let is_q4_0 = |site: &Site| site.weight_types == [DType::Q4_0] && site.input_cols().is_multiple_of(32);
     for op in [OpKind::Matmul, OpKind::MoeMatmul] {
         let vector = move |site: &Site| site.phase == Phase::Decode && is_q4_0(site);
         rows.push(row("vec.q4_0", op, vector).reading(Q8));

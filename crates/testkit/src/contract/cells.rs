@@ -1,5 +1,5 @@
-//! Cells: a sequence whose pages and slot are exported, imported or copied elsewhere goes on as if it had stayed, on
-//! the same backend to the bit and between a backend and the reference to the tolerance.
+//! Cells: a sequence whose pages and slot are exported, imported or copied elsewhere continues as if it had not moved:
+//! on the same backend to the bit, and between a backend and the reference to the tolerance.
 
 use mambo_kernel::case::Case;
 use mambo_kernel::{Backend, BackendError, CacheKind, Cell, Op, PAGE_TOKENS, Phase, ReferenceBackend};
@@ -127,7 +127,7 @@ fn copy(trial: &mut Trial, case: &Case, seats: [usize; 2], position: usize) -> R
     Ok(())
 }
 
-/// Every cell has the size that the layout says, appended to what was there, and no other size is taken.
+/// Every cell has the size that the layout gives, appended to what was there, and no other size is taken.
 fn check_sizes(trial: &mut Trial, case: &Case, position: usize) -> Result<(), String> {
     let (pages, slot) = cells(trial, case, 0, position);
     for cell in pages.into_iter().chain(slot) {

@@ -1,5 +1,5 @@
-//! Fused ops against the ops they stand for, on the same backend and to the bit: a pass that fuses may not change what
-//! a model says.
+//! Fused ops against the ops they stand for, on the same backend and to the bit: a pass that fuses may not change a
+//! model's output.
 
 use mambo_kernel::case::{Case, CaseInput};
 use mambo_kernel::{Backend, Epilogue, Op, Rows, SSM_CHUNK, SsmDims, ValueType};

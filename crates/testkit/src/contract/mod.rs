@@ -54,8 +54,8 @@ impl fmt::Display for Report {
 /// Runs every kernel row of a backend over every case that the row accepts. The backend is cleared between cases and
 /// afterwards.
 pub fn check_all(backend: &mut dyn Backend) -> Report {
-    let mut report = Report::default();
-    report.rows = backend.kernels().iter().map(|row| (row.name.clone(), 0)).collect();
+    let rows = backend.kernels().iter().map(|row| (row.name.clone(), 0)).collect();
+    let mut report = Report { rows, failures: Vec::new() };
     let privates = private_elems(backend);
     let mut kinds: Vec<OpKind> = backend.kernels().iter().map(|row| row.op).collect();
     kinds.sort_unstable();

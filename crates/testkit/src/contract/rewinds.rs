@@ -1,4 +1,4 @@
-//! Rollback: a sequence that ran ahead, was taken back and went on must give the bits of one that never ran ahead.
+//! Rollback: a sequence that ran ahead, was rolled back and continued must give the bits of one that never ran ahead.
 
 use mambo_kernel::case::Case;
 use mambo_kernel::{Backend, Rollback};
@@ -9,7 +9,7 @@ use super::judge::difference;
 use super::sizes::resized;
 use super::trial::{OutputRows, Trial};
 
-/// Tokens that run, tokens taken back, and whether other tokens follow than before: to the start,
+/// Tokens that run, tokens rolled back, and whether other tokens follow than before: to the start,
 /// over the edge of a chunk and as far as a slot can.
 const REWINDS: [(usize, usize, bool); 4] = [(5, 5, true), (36, 5, true), (64, 32, true), (40, 8, false)];
 /// Tokens that follow beyond the furthest that ran.
@@ -23,7 +23,7 @@ pub(super) fn check(backend: &mut dyn Backend, row: &RowCase) -> Result<(), Stri
             let row = RowCase { case: &case, ..*row };
             let setup = row.setup(phase);
             let mut trial = Trial::new(backend, &setup).map_err(|error| error.to_string())?;
-            // Sequence 1 never runs ahead; the other is sequence 0 until it is taken back.
+            // Sequence 1 never runs ahead; the other is sequence 0 until it is rolled back.
             let pace = Pace::largest(phase);
             let straight = trial.span(1, 1, 0..ran + MORE, pace)?;
             trial.span(0, 0, 0..ran, pace)?;
@@ -32,7 +32,7 @@ pub(super) fn check(backend: &mut dyn Backend, row: &RowCase) -> Result<(), Stri
                 let what = if other { "other tokens" } else { "the same tokens" };
                 let phase = phase.name();
                 return Err(format!(
-                    "value {at} differs in {phase} when {back} of {ran} tokens are taken back and {what} follow"
+                    "value {at} differs in {phase} when {back} of {ran} tokens are rolled back and {what} follow"
                 ));
             }
         }

@@ -73,7 +73,7 @@ fn check_row(backend: &mut dyn Backend, row: &RowCase) -> Result<(), String> {
     for &phase in row.phases {
         let paces: &[Pace] = match phase {
             Phase::Prefill => &[Pace::Whole, Pace::Ragged],
-            // Hundreds of steps of two rows say nothing new.
+            // Hundreds of steps of two rows would test nothing new.
             Phase::Decode if row.case.lengths.len() == LONG.len() => continue,
             Phase::Decode => &[Pace::Single],
             Phase::Verify => &[Pace::Drafts],
