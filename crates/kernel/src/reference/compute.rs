@@ -1,0 +1,226 @@
+//! What each op computes, row by row, through the references of the contracts.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::ReferenceBackend;
+use crate::RowBase;
+use crate::cache::PAGE_TOKENS;
+use crate::cache_elem::KvElem;
+use crate::op::Op;
+use crate::ops;
+use crate::program::{Call, Program};
+use crate::step::{Segment, StepInputs, mask_words};
+
+impl ReferenceBackend {
+    /// The element type and scale of a layer's keys (half 0) or values (half 1), and a head's place in a page.
+    fn kv_place(&self, layer: usize, half: usize, head: usize) -> (KvElem, f32, Range<usize>) {
+        let (dims, types) = (self.layout.kv_layers[layer], self.layout.kv_types);
+        let scale = self.layout.kv_scale(layer);
+        let keys = types.k.head_bytes(dims.head_dim);
+        let (elem, scale, base) = match half {
+            0 => (types.k, scale.k, 0),
+            _ => (types.v, scale.v, dims.kv_heads * keys),
+        };
+        let size = elem.head_bytes(dims.head_dim);
+        (elem, scale, base + head * size..base + (head + 1) * size)
+    }
+
+    fn append_kv(
+        &mut self,
+        layer: usize,
+        segment: &Segment,
+        position: usize,
+        step: &StepInputs,
+        kv: [&[f32]; 2],
+    ) {
+        let n = self.layout.kv_layers[layer].head_dim;
+        let page = step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
+        for (half, row) in kv.into_iter().enumerate() {
+            for (head, values) in row.chunks(n).enumerate() {
+                let (elem, scale, place) = self.kv_place(layer, half, head);
+                elem.store(scale, values, position % PAGE_TOKENS, &mut self.pages[layer][page][place]);
+            }
+        }
+    }
+
+    fn cached(
+        &self,
+        layer: usize,
+        segment: &Segment,
+        positions: usize,
+        step: &StepInputs,
+        half: usize,
+    ) -> Vec<Vec<f32>> {
+        let dims = self.layout.kv_layers[layer];
+        let row = |position: usize| {
+            let page = step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
+            let part = |head: usize| {
+                let (elem, scale, place) = self.kv_place(layer, half, head);
+                elem.load(scale, dims.head_dim, position % PAGE_TOKENS, &self.pages[layer][page][place])
+            };
+            (0..dims.kv_heads).flat_map(part).collect()
+        };
+        (0..positions).map(row).collect()
+    }
+
+    /// The part of a slot that belongs to one state layer.
+    fn slot_range(&self, layer: usize) -> Range<usize> {
+        let start = (0..layer).map(|l| self.layout.slot_layout(l).len).sum();
+        start..start + self.layout.slot_layout(layer).len
+    }
+
+    fn convolve(
+        &mut self,
+        layer: usize,
+        segment: &Segment,
+        position: usize,
+        xbc: &[f32],
+        w: [&[f32]; 2],
+    ) -> Vec<f32> {
+        let layout = self.layout.slot_layout(layer);
+        let range = self.slot_range(layer);
+        let slot = &mut self.slots[segment.slot as usize][range];
+        let width = layout.dims.conv_dim();
+        let column =
+            |slot: &[f32], p: usize| slot[layout.conv + p % layout.conv_capacity * width..][..width].to_vec();
+        let before = layout.dims.taps - 1;
+        let mut columns: Vec<Vec<f32>> = (0..before)
+            .map(|k| match (position + k).checked_sub(before) {
+                Some(p) => column(slot, p),
+                None => vec![0.0; width],
+            })
+            .collect();
+        columns.push(xbc.to_vec());
+        slot[layout.conv + position % layout.conv_capacity * width..][..width].copy_from_slice(xbc);
+        ops::ssm_conv::reference(&columns, w[0], w[1])
+    }
+
+    pub(super) fn call(&mut self, program: &Program, call: &Call, step: &StepInputs) {
+        let weights = call.weights.iter().map(|&w| Arc::clone(&self.weights[&program.weights[w]]));
+        let weights: Vec<Arc<[f32]>> = weights.collect();
+        for segment in step.segments {
+            for row in segment.row_range() {
+                let position = segment.position as usize + row - segment.first_row as usize;
+                self.call_row(call, &weights, step, segment, row, position);
+            }
+        }
+        if call.outputs[0].rows.base == RowBase::Wanted {
+            for row in 0..step.wanted.len() {
+                self.wanted_row(call, &weights, step, row);
+            }
+        }
+    }
+
+    /// Ops whose rows belong to tokens.
+    fn call_row(
+        &mut self,
+        call: &Call,
+        w: &[Arc<[f32]>],
+        step: &StepInputs,
+        segment: &Segment,
+        row: usize,
+        position: usize,
+    ) {
+        if call.outputs[0].rows.base == RowBase::Wanted {
+            return;
+        }
+        let layer = call.cache.unwrap_or(0);
+        let input = |this: &Self, i: usize| this.read_row(&call.inputs[i], row, step);
+        match call.op {
+            Op::Embed => {
+                let id = input(self, 0)[0].to_bits();
+                let y = ops::embed::reference(&w[0], call.outputs[0].cols, id);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::SsmConv(_) => {
+                let xbc = input(self, 0);
+                let y = self.convolve(layer, segment, position, &xbc, [&w[0], &w[1]]);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::SsmScan(_) => {
+                let (xbc, dt) = (input(self, 0), input(self, 1));
+                let layout = self.layout.slot_layout(layer);
+                let range = self.slot_range(layer);
+                let slot = &mut self.slots[segment.slot as usize][range];
+                let y = ops::ssm_scan::reference(&layout, slot, position, &xbc, &dt, &w[0], &w[1]);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::Attention(dims) => {
+                let (q, k, v) = (input(self, 0), input(self, 1), input(self, 2));
+                self.append_kv(layer, segment, position, step, [&k, &v]);
+                let keys = self.cached(layer, segment, position + 1, step, 0);
+                let values = self.cached(layer, segment, position + 1, step, 1);
+                let y = ops::attention::reference(&dims, &q, &keys, &values);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::MoeRoute(route) => {
+                let (ids, weights) = ops::moe_route::reference(&input(self, 0), &w[0], &route);
+                let ids: Vec<f32> = ids.into_iter().map(f32::from_bits).collect();
+                self.write_row(&call.outputs[0], row, &ids);
+                self.write_row(&call.outputs[1], row, &weights);
+            }
+            Op::MoeMatmul { top_k, out, epilogue, .. } => {
+                let ids = input(self, 1);
+                for (j, id) in ids.iter().enumerate() {
+                    let source = if call.inputs[0].rows.times == 1 { row } else { row * top_k + j };
+                    let x = self.read_row(&call.inputs[0], source, step);
+                    let y = ops::moe_matmul::reference(&w[0], out, &x, id.to_bits() as usize, epilogue);
+                    self.write_row(&call.outputs[0], row * top_k + j, &y);
+                }
+            }
+            Op::MoeCombine { top_k, residual } => {
+                let rows = (0..top_k).flat_map(|j| self.read_row(&call.inputs[0], row * top_k + j, step));
+                let rows: Vec<f32> = rows.collect();
+                let residual = residual.then(|| input(self, 2));
+                let y = ops::moe_combine::reference(&rows, &input(self, 1), residual.as_deref());
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            // An expert of a token has a row of its own.
+            _ => {
+                let times = call.outputs[0].rows.times;
+                (row * times..(row + 1) * times).for_each(|row| self.row_op(call, w, step, row));
+            }
+        }
+    }
+
+    fn wanted_row(&mut self, call: &Call, w: &[Arc<[f32]>], step: &StepInputs, row: usize) {
+        match call.op {
+            Op::GatherRows => {
+                let x = self.read_row(&call.inputs[0], step.wanted[row] as usize, step);
+                self.write_row(&call.outputs[0], row, &ops::gather_rows::reference(&x));
+            }
+            Op::Choose => {
+                let logits = self.read_row(&call.inputs[0], row, step);
+                let (choose, words) = (step.choose, mask_words(logits.len()));
+                let how = &choose.rows[row];
+                let changes =
+                    &choose.adjustments[how.adjustments.start as usize..how.adjustments.end as usize];
+                let mask = how.mask.map(|index| &choose.masks[index as usize * words..][..words]);
+                let token = ops::choose::reference(&logits, how, changes, mask);
+                self.write_row(&call.outputs[0], row, &[f32::from_bits(token)]);
+            }
+            _ => self.row_op(call, w, step, row),
+        }
+    }
+
+    /// Ops that read and write one row and know nothing else.
+    fn row_op(&mut self, call: &Call, w: &[Arc<[f32]>], step: &StepInputs, row: usize) {
+        let inputs: Vec<Vec<f32>> = call.inputs.iter().map(|i| self.read_row(i, row, step)).collect();
+        let y = match call.op {
+            Op::RmsNorm { eps } => ops::rms_norm::reference(&inputs[0], &w[0], eps),
+            Op::Matmul { epilogue, .. } => {
+                ops::matmul::reference(&w[0], &inputs[0], epilogue, inputs.get(1).map_or(&[], Vec::as_slice))
+            }
+            Op::Add => ops::add::reference(&inputs[0], &inputs[1]),
+            Op::Relu2 => ops::relu2::reference(&inputs[0]),
+            Op::Concat => ops::concat::reference(&inputs[0], &inputs[1]),
+            Op::SsmDt => ops::ssm_dt::reference(&inputs[0], &w[0]),
+            Op::GatedGroupNorm { groups, eps } => {
+                ops::gated_group_norm::reference(&inputs[0], &inputs[1], &w[0], groups, eps)
+            }
+            op => unreachable!("{} is not in the reference's kernel rows", op.kind().name()),
+        };
+        self.write_row(&call.outputs[0], row, &y);
+    }
+}
