@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use mambo_checkpoint::{Metadata, SafetensorsTensor, SafetensorsWriter, json_f32};
+use mambo_tensor::blocks::Nvfp4;
 use mambo_tensor::{DType, Shape};
 use serde_json::{Value, json};
 
-use super::container::SCALE_GROUP;
 use super::stream::Sink;
 use super::{Content, Layout, Output, Planned, Source, stream_all};
 use crate::model::Model;
@@ -193,7 +193,7 @@ fn config(model: &Model) -> Value {
 /// Which modules are quantised and how, in ModelOpt's words; nothing if none is.
 fn quantization(layout: &Layout) -> Option<Value> {
     let algorithm = |dtype: DType| match dtype {
-        DType::NVFP4 => Some(json!({"quant_algo": "W4A16_NVFP4", "group_size": SCALE_GROUP})),
+        DType::NVFP4 => Some(json!({"quant_algo": "W4A16_NVFP4", "group_size": Nvfp4::GROUP})),
         DType::F8E4M3 => Some(json!({"quant_algo": "FP8"})),
         _ => None,
     };
