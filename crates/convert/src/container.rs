@@ -6,6 +6,7 @@ use std::path::Path;
 use mambo_kernel::WeightUse;
 use mambo_model::{ExportTensor, ModelSpec, Part};
 use mambo_tensor::DType;
+use mambo_tensor::blocks::{Nvfp4, pairs};
 
 use crate::ConvertError;
 use crate::planned::{Content, Planned};
@@ -21,11 +22,6 @@ pub enum Container {
 
 /// Types a safetensors folder holds.
 const SAFETENSORS_TYPES: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::NVFP4];
-
-/// Codes in a byte of `nvfp4`.
-const CODES_PER_BYTE: usize = 2;
-/// Values that share a scale in `nvfp4`.
-pub(super) const SCALE_GROUP: usize = 16;
 
 impl Container {
     /// What a path of this name becomes: `.gguf` is a file, everything else a folder.
@@ -83,16 +79,17 @@ impl Container {
     /// The type itself, or the smallest one at least as good whose blocks divide rows of `columns`: widths such as
     /// 2688 are whole blocks of 32 values but not of 256.
     fn that_fits(self, dtype: DType, columns: usize) -> DType {
-        match dtype {
-            _ if columns.is_multiple_of(dtype.block_elems()) => dtype,
-            DType::NVFP4 if self == Container::Safetensors => DType::F8E4M3,
-            DType::Q2K | DType::Q3K | DType::IQ4_XS | DType::Q4K | DType::NVFP4 => {
-                self.that_fits(DType::IQ4_NL, columns)
-            }
-            DType::Q5K => self.that_fits(DType::Q5_0, columns),
-            DType::Q6K => self.that_fits(DType::Q8_0, columns),
-            _ => DType::F16,
+        if columns.is_multiple_of(dtype.block_elems()) {
+            return dtype;
         }
+        if self == Container::Safetensors && dtype == DType::NVFP4 {
+            return DType::F8E4M3;
+        }
+        let small_blocks = [DType::IQ4_NL, DType::Q5_0, DType::Q8_0];
+        let is_as_good = |small: &DType| {
+            columns.is_multiple_of(small.block_elems()) && small.bits_per_weight() >= dtype.bits_per_weight()
+        };
+        small_blocks.into_iter().find(is_as_good).unwrap_or(DType::F16)
     }
 
     /// A tensor and what stands beside it.
@@ -118,11 +115,11 @@ impl Container {
                 let scales = Planned {
                     dtype: DType::F8E4M3,
                     content: Content::BlockScales,
-                    ..beside(&main, "weight_scale", with_columns(SCALE_GROUP))
+                    ..beside(&main, "weight_scale", with_columns(Nvfp4::GROUP))
                 };
                 let factors = beside(&main, "weight_scale_2", vec![]);
                 let codes = Planned {
-                    shape: with_columns(CODES_PER_BYTE),
+                    shape: with_columns(pairs::CODES_PER_BYTE),
                     dtype: DType::U8,
                     content: Content::Codes,
                     ..main

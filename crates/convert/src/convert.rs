@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mambo_kernel::{WeightSource, WeightUse};
 use mambo_model::{BoundWeight, WeightTable};
-use mambo_tensor::{DType, decode_row, encode_row_weighted};
+use mambo_tensor::blocks::{E2M1_MAX, pairs};
+use mambo_tensor::{DType, F8_E4M3_MAX, decode_row, encode_row_weighted};
 
 use crate::{Content, ConvertError, Importance, Layout, Planned, Source};
 
@@ -188,8 +189,10 @@ impl<'a, 'c> RowConverter<'a, 'c> {
         out: &mut [u8],
     ) -> Result<(), ConvertError> {
         match self.content {
-            Content::Codes => self.encode(index, scale, stored, |encoded| nvfp4_codes(encoded, out)),
-            Content::BlockScales => self.encode(index, scale, stored, |encoded| nvfp4_scales(encoded, out)),
+            Content::Codes => self.encode(index, scale, stored, |encoded| pairs::nvfp4_codes(encoded, out)),
+            Content::BlockScales => {
+                self.encode(index, scale, stored, |encoded| pairs::nvfp4_scales(encoded, out))
+            }
             _ => self.encode(index, scale, stored, |encoded| out.copy_from_slice(encoded)),
         }
     }
@@ -253,9 +256,7 @@ fn row_count(weight: &BoundWeight) -> usize {
 
 /// The largest value a type holds without a factor.
 fn largest(dtype: DType) -> f32 {
-    const F8_MOST: f32 = 448.0;
-    const E2M1_MOST: f32 = 6.0;
-    if dtype == DType::NVFP4 { F8_MOST * E2M1_MOST } else { F8_MOST }
+    if dtype == DType::NVFP4 { F8_E4M3_MAX * E2M1_MAX } else { F8_E4M3_MAX }
 }
 
 /// One factor for each expert: the largest that the weight has already if it is of that type, else what puts
@@ -284,23 +285,4 @@ fn factors_of(weight: &BoundWeight, dtype: DType) -> Result<Vec<f32>, ConvertErr
     // A weight of zeros has no range to fill; neither has one whose factor would not be a normal number.
     factors.iter_mut().filter(|factor| !factor.is_normal()).for_each(|factor| *factor = 1.0);
     Ok(factors)
-}
-
-/// Codes of `nvfp4` blocks with neighbours in one byte: blocks keep value j of 16 beside value j + 8.
-fn nvfp4_codes(blocks: &[u8], out: &mut [u8]) {
-    let (blocks, out) = (blocks.as_chunks::<36>().0, out.as_chunks_mut::<32>().0);
-    for (block, out) in blocks.iter().zip(out) {
-        let groups = block[4..].as_chunks::<8>().0.iter().zip(out.as_chunks_mut::<8>().0);
-        for (codes, out) in groups {
-            let code = |value: usize| if value < 8 { codes[value] & 15 } else { codes[value - 8] >> 4 };
-            *out = std::array::from_fn(|pair| code(2 * pair) | code(2 * pair + 1) << 4);
-        }
-    }
-}
-
-/// The scales of `nvfp4` blocks.
-fn nvfp4_scales(blocks: &[u8], out: &mut [u8]) {
-    for (block, out) in blocks.as_chunks::<36>().0.iter().zip(out.as_chunks_mut::<4>().0) {
-        out.copy_from_slice(&block[..4]);
-    }
 }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use mambo_checkpoint::{Metadata, SafetensorsTensor, SafetensorsWriter, json_f32};
 use mambo_runtime::{Model, gguf_text};
+use mambo_tensor::blocks::Nvfp4;
 use mambo_tensor::{DType, Shape};
 use serde_json::{Value, json};
 
-use crate::container::SCALE_GROUP;
 use crate::stream::{Sink, stream};
 use crate::{Content, ConvertError, Layout, Output, Planned, Progress, Source};
 
@@ -202,7 +202,7 @@ fn config(model: &Model) -> Value {
 /// Which modules are quantised and how, in ModelOpt's words; nothing if none is.
 fn quantization(layout: &Layout) -> Option<Value> {
     let algorithm = |dtype: DType| match dtype {
-        DType::NVFP4 => Some(json!({"quant_algo": "W4A16_NVFP4", "group_size": SCALE_GROUP})),
+        DType::NVFP4 => Some(json!({"quant_algo": "W4A16_NVFP4", "group_size": Nvfp4::GROUP})),
         DType::F8E4M3 => Some(json!({"quant_algo": "FP8"})),
         _ => None,
     };

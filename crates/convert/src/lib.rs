@@ -38,5 +38,5 @@ pub use error::ConvertError;
 pub use folder::write_folder;
 pub use importance::Importance;
 pub use planned::{Content, Layout, Planned};
-pub use recipe::{Recipe, TYPES};
+pub use recipe::{Recipe, types};
 pub use synth::Synth;

@@ -86,10 +86,10 @@ pub fn rules_beside(dtype: DType, container: Container) -> Rules {
     match dtype {
         DType::NVFP4 if container == Container::Safetensors => BESIDE_NVFP4,
         DType::F8E4M3 => &[EMBEDDING_WHOLE],
-        DType::Q2K | DType::Q3K | DType::Q4_0 | DType::Q4_1 | DType::Q4K => BESIDE_FOUR_BITS,
-        DType::IQ4_NL | DType::IQ4_XS | DType::NVFP4 => BESIDE_FOUR_BITS,
-        DType::Q5_0 | DType::Q5_1 | DType::Q5K => BESIDE_FIVE_BITS,
         DType::MXFP4 => BESIDE_MXFP4,
+        // Scales and offsets take up to a bit of each value.
+        _ if dtype.bits_per_weight() <= 5.0 => BESIDE_FOUR_BITS,
+        _ if dtype.bits_per_weight() <= 6.0 => BESIDE_FIVE_BITS,
         _ => &[],
     }
 }

@@ -12,26 +12,11 @@ use crate::pattern::matches;
 use crate::{Container, ConvertError, Layout};
 
 /// Types a file can be made of, smallest last.
-pub const TYPES: [DType; 18] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q8_0,
-    DType::F8E4M3,
-    DType::Q6K,
-    DType::Q5_1,
-    DType::Q5K,
-    DType::Q5_0,
-    DType::Q4_1,
-    DType::Q4K,
-    DType::IQ4_NL,
-    DType::Q4_0,
-    DType::NVFP4,
-    DType::IQ4_XS,
-    DType::MXFP4,
-    DType::Q3K,
-    DType::Q2K,
-];
+pub fn types() -> Vec<DType> {
+    let mut types: Vec<DType> = DType::all().filter(|dtype| dtype.is_encodable()).collect();
+    types.sort_by(|a, b| b.bits_per_weight().total_cmp(&a.bits_per_weight()));
+    types
+}
 
 /// Which type each weight gets.
 #[derive(Clone, Debug)]
@@ -88,25 +73,7 @@ impl Recipe {
 
     /// The number GGUF files give for the mix of types they hold.
     pub fn file_type(&self) -> u32 {
-        match self.default {
-            DType::F16 => 1,
-            DType::Q4_0 => 2,
-            DType::Q4_1 => 3,
-            DType::Q8_0 => 7,
-            DType::Q5_0 => 8,
-            DType::Q5_1 => 9,
-            DType::Q2K => 10,
-            DType::Q3K => 12,
-            DType::Q4K => 15,
-            DType::Q5K => 17,
-            DType::Q6K => 18,
-            DType::IQ4_NL => 25,
-            DType::IQ4_XS => 30,
-            DType::BF16 => 32,
-            DType::MXFP4 => 38,
-            DType::NVFP4 => 39,
-            _ => 0,
-        }
+        self.default.gguf_file_type().unwrap_or_default()
     }
 
     fn wanted(&self, weight: &str) -> DType {
@@ -167,12 +134,12 @@ fn type_named(name: &str) -> Option<DType> {
         "f8" | "fp8" => DType::F8E4M3.name().to_owned(),
         name => name.to_owned(),
     };
-    TYPES.into_iter().find(|dtype| dtype.name() == name)
+    types().into_iter().find(|dtype| dtype.name() == name)
 }
 
 /// Names of all types, for messages.
 fn type_names() -> String {
-    TYPES.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
+    types().iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// The last words of weights, which patterns may name, and the number of layers.

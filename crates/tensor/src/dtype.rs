@@ -1,11 +1,12 @@
 //! The table of element types: one row per type with its names, sizes and codecs.
 //!
-//! A new type is a variant, a row of [`TABLE`] and its decode (and encode) function; affine groups, which
-//! have parameters, bring rows of their own. Nothing else in the workspace lists the types' sizes or ids.
+//! A new type is a variant, a row of [`TABLE`] and its block with a decode (and encode) function; affine groups,
+//! which have parameters, bring rows of their own. Nothing else in the workspace lists the types' sizes or ids.
 
 use std::fmt;
 
 use crate::TensorError;
+use crate::blocks::Block;
 use crate::blocks::grouped::{self, Affine};
 use crate::blocks::{
     iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, mxfp4, nvfp4, q2_k, q3_k, q4_0,
@@ -68,6 +69,7 @@ pub(crate) struct Row {
     pub dtype: DType,
     pub name: &'static str,
     pub ggml_id: Option<u32>,
+    pub gguf_file_type: Option<u32>,
     pub block_elems: usize,
     pub block_bytes: usize,
     pub decode: DecodeFn,
@@ -82,18 +84,32 @@ const fn plain(
     decode: DecodeFn,
     encode: Option<EncodeFn>,
 ) -> Row {
-    Row { dtype, name, ggml_id, block_elems: 1, block_bytes, decode, encode }
+    // Only floats that fill whole files have a number for those.
+    let gguf_file_type = match dtype {
+        DType::F32 => Some(0),
+        DType::F16 => Some(1),
+        DType::BF16 => Some(32),
+        _ => None,
+    };
+    Row { dtype, name, ggml_id, gguf_file_type, block_elems: 1, block_bytes, decode, encode }
 }
 
-const fn block(
-    dtype: DType,
+const fn block<B: Block>(
     name: &'static str,
-    ggml_id: u32,
-    (block_elems, block_bytes): (usize, usize),
+    (ggml_id, gguf_file_type): (u32, Option<u32>),
     decode: DecodeFn,
     encode: Option<EncodeFn>,
 ) -> Row {
-    Row { dtype, name, ggml_id: Some(ggml_id), block_elems, block_bytes, decode, encode }
+    Row {
+        dtype: B::DTYPE,
+        name,
+        ggml_id: Some(ggml_id),
+        gguf_file_type,
+        block_elems: B::ELEMS,
+        block_bytes: size_of::<B>(),
+        decode,
+        encode,
+    }
 }
 
 /// In the order of the enum.
@@ -113,29 +129,29 @@ static TABLE: [Row; 38] = [
     plain(DType::Bool, "bool", None, 1, plain::decode_bool, None),
     plain(DType::F8E4M3, "f8_e4m3", None, 1, plain::decode_f8_e4m3, Some(plain::encode_f8_e4m3)),
     plain(DType::F8E5M2, "f8_e5m2", None, 1, plain::decode_f8_e5m2, None),
-    block(DType::Q4_0, "q4_0", 2, q4_0::SIZE, q4_0::decode, Some(q4_0::encode)),
-    block(DType::Q4_1, "q4_1", 3, q4_1::SIZE, q4_1::decode, Some(q4_1::encode)),
-    block(DType::Q5_0, "q5_0", 6, q5_0::SIZE, q5_0::decode, Some(q5_0::encode)),
-    block(DType::Q5_1, "q5_1", 7, q5_1::SIZE, q5_1::decode, Some(q5_1::encode)),
-    block(DType::Q8_0, "q8_0", 8, q8_0::SIZE, q8_0::decode, Some(q8_0::encode)),
-    block(DType::Q2K, "q2_k", 10, q2_k::SIZE, q2_k::decode, Some(q2_k::encode)),
-    block(DType::Q3K, "q3_k", 11, q3_k::SIZE, q3_k::decode, Some(q3_k::encode)),
-    block(DType::Q4K, "q4_k", 12, q4_k::SIZE, q4_k::decode, Some(q4_k::encode)),
-    block(DType::Q5K, "q5_k", 13, q5_k::SIZE, q5_k::decode, Some(q5_k::encode)),
-    block(DType::Q6K, "q6_k", 14, q6_k::SIZE, q6_k::decode, Some(q6_k::encode)),
-    block(DType::IQ1_S, "iq1_s", 19, iq1_s::SIZE, iq1_s::decode, None),
-    block(DType::IQ1_M, "iq1_m", 29, iq1_m::SIZE, iq1_m::decode, None),
-    block(DType::IQ2_XXS, "iq2_xxs", 16, iq2_xxs::SIZE, iq2_xxs::decode, None),
-    block(DType::IQ2_XS, "iq2_xs", 17, iq2_xs::SIZE, iq2_xs::decode, None),
-    block(DType::IQ2_S, "iq2_s", 22, iq2_s::SIZE, iq2_s::decode, None),
-    block(DType::IQ3_XXS, "iq3_xxs", 18, iq3_xxs::SIZE, iq3_xxs::decode, None),
-    block(DType::IQ3_S, "iq3_s", 21, iq3_s::SIZE, iq3_s::decode, None),
-    block(DType::IQ4_NL, "iq4_nl", 20, iq4_nl::SIZE, iq4_nl::decode, Some(iq4_nl::encode)),
-    block(DType::IQ4_XS, "iq4_xs", 23, iq4_xs::SIZE, iq4_xs::decode, Some(iq4_xs::encode)),
-    block(DType::TQ1_0, "tq1_0", 34, tq1_0::SIZE, tq1_0::decode, None),
-    block(DType::TQ2_0, "tq2_0", 35, tq2_0::SIZE, tq2_0::decode, None),
-    block(DType::MXFP4, "mxfp4", 39, mxfp4::SIZE, mxfp4::decode, Some(mxfp4::encode)),
-    block(DType::NVFP4, "nvfp4", 40, nvfp4::SIZE, nvfp4::decode, Some(nvfp4::encode)),
+    block::<q4_0::Q4_0>("q4_0", (2, Some(2)), q4_0::decode, Some(q4_0::encode)),
+    block::<q4_1::Q4_1>("q4_1", (3, Some(3)), q4_1::decode, Some(q4_1::encode)),
+    block::<q5_0::Q5_0>("q5_0", (6, Some(8)), q5_0::decode, Some(q5_0::encode)),
+    block::<q5_1::Q5_1>("q5_1", (7, Some(9)), q5_1::decode, Some(q5_1::encode)),
+    block::<q8_0::Q8_0>("q8_0", (8, Some(7)), q8_0::decode, Some(q8_0::encode)),
+    block::<q2_k::Q2K>("q2_k", (10, Some(10)), q2_k::decode, Some(q2_k::encode)),
+    block::<q3_k::Q3K>("q3_k", (11, Some(12)), q3_k::decode, Some(q3_k::encode)),
+    block::<q4_k::Q4K>("q4_k", (12, Some(15)), q4_k::decode, Some(q4_k::encode)),
+    block::<q5_k::Q5K>("q5_k", (13, Some(17)), q5_k::decode, Some(q5_k::encode)),
+    block::<q6_k::Q6K>("q6_k", (14, Some(18)), q6_k::decode, Some(q6_k::encode)),
+    block::<iq1_s::Iq1S>("iq1_s", (19, None), iq1_s::decode, None),
+    block::<iq1_m::Iq1M>("iq1_m", (29, None), iq1_m::decode, None),
+    block::<iq2_xxs::Iq2Xxs>("iq2_xxs", (16, None), iq2_xxs::decode, None),
+    block::<iq2_xs::Iq2Xs>("iq2_xs", (17, None), iq2_xs::decode, None),
+    block::<iq2_s::Iq2S>("iq2_s", (22, None), iq2_s::decode, None),
+    block::<iq3_xxs::Iq3Xxs>("iq3_xxs", (18, None), iq3_xxs::decode, None),
+    block::<iq3_s::Iq3S>("iq3_s", (21, None), iq3_s::decode, None),
+    block::<iq4_nl::Iq4Nl>("iq4_nl", (20, Some(25)), iq4_nl::decode, Some(iq4_nl::encode)),
+    block::<iq4_xs::Iq4Xs>("iq4_xs", (23, Some(30)), iq4_xs::decode, Some(iq4_xs::encode)),
+    block::<tq1_0::Tq1_0>("tq1_0", (34, None), tq1_0::decode, None),
+    block::<tq2_0::Tq2_0>("tq2_0", (35, None), tq2_0::decode, None),
+    block::<mxfp4::Mxfp4>("mxfp4", (39, Some(38)), mxfp4::decode, Some(mxfp4::encode)),
+    block::<nvfp4::Nvfp4>("nvfp4", (40, Some(39)), nvfp4::decode, Some(nvfp4::encode)),
 ];
 
 impl DType {
@@ -197,6 +213,11 @@ impl DType {
     /// Number of the type in GGUF files; `None` for types that GGUF lacks.
     pub fn ggml_id(self) -> Option<u32> {
         self.row().ggml_id
+    }
+
+    /// Number that GGUF gives a file whose tensors are mostly of this type; `None` for types we do not write.
+    pub fn gguf_file_type(self) -> Option<u32> {
+        self.row().gguf_file_type
     }
 
     /// The type with that number in GGUF files.

@@ -2,14 +2,13 @@
 //!
 //! This crate handles single rows of numbers. It must not know about files, tensor names, models or devices.
 
-mod blocks;
+pub mod blocks;
 mod dtype;
 mod error;
 mod plain;
 mod row;
 mod shape;
 
-pub use blocks::IQ2_XXS_POINTS;
 pub use blocks::grouped::{Affine, AffineScale};
 pub use dtype::DType;
 pub use error::TensorError;

@@ -5,28 +5,62 @@
 //! scales differ from block to block; the byte under the head says which one. Codes are spread evenly and
 //! every block's are fresh, so a file neither repeats nor compresses.
 
+use mambo_tensor::blocks::{
+    Block, Iq4Nl, Iq4Xs, Mxfp4, Nvfp4, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, pack_scales_and_mins,
+};
 use mambo_tensor::{DType, decode_row, encode_row};
 
 use super::random::Random;
 
-/// Different heads in one tensor.
+/// Different heads in one tensor: as many as a byte can choose from.
 const HEADS: usize = 256;
 
 /// Fills whole rows with values of mean 0 and deviation `std`.
 pub fn fill(dtype: DType, std: f32, random: &mut Random, out: &mut [u8]) {
+    let line = |most: f32| move |r: &mut Random| scale_and_offset(std, most, r);
+    let nested = |most: f32| move |r: &mut Random| nested_head(std, most, r);
     match dtype {
-        DType::Q4_0 => with_heads(out, 18, 0, random, |r| scale(std / 4.637, r)),
-        DType::Q5_0 => with_heads(out, 22, 0, random, |r| scale(std / 9.247, r)),
+        DType::Q4_0 => {
+            with_heads(out, random, |r| scale(std / 4.637, r), |b: &mut Q4_0, head| b.d = head(b.d[0]));
+        }
+        DType::Q5_0 => {
+            with_heads(out, random, |r| scale(std / 9.247, r), |b: &mut Q5_0, head| b.d = head(b.d[0]));
+        }
         DType::Q8_0 => q8_0(std, random, out),
-        DType::Q4_1 => with_heads(out, 20, 0, random, |r| scale_and_offset(std, 15.0, r)),
-        DType::Q5_1 => with_heads(out, 24, 0, random, |r| scale_and_offset(std, 31.0, r)),
-        DType::IQ4_NL => with_heads(out, 18, 0, random, |r| scale(std / 67.44, r)),
-        DType::IQ4_XS => with_heads(out, 136, 0, random, |r| iq4_xs_head(std, r)),
+        DType::Q4_1 => with_heads(out, random, line(15.0), |b: &mut Q4_1, head| (b.d, b.m) = head(b.d[0])),
+        DType::Q5_1 => with_heads(out, random, line(31.0), |b: &mut Q5_1, head| (b.d, b.m) = head(b.d[0])),
+        DType::IQ4_NL => {
+            with_heads(out, random, |r| scale(std / 67.44, r), |b: &mut Iq4Nl, head| b.d = head(b.d[0]));
+        }
+        DType::IQ4_XS => with_heads(
+            out,
+            random,
+            |r| iq4_xs_head(std, r),
+            |b: &mut Iq4Xs, head| *b = Iq4Xs { qs: b.qs, ..head(b.d[0]) },
+        ),
         DType::MXFP4 => mxfp4(std, random, out),
-        DType::NVFP4 => with_heads(out, 36, 0, random, |r| nvfp4_head(std / NVFP4_FACTOR, r)),
-        DType::Q4K => with_heads(out, 144, 0, random, |r| nested_head(std, 15.0, r)),
-        DType::Q5K => with_heads(out, 176, 0, random, |r| nested_head(std, 31.0, r)),
-        DType::Q6K => with_heads(out, 210, 192, random, |r| q6_k_head(std, r)),
+        DType::NVFP4 => with_heads(
+            out,
+            random,
+            |r| nvfp4_head(std / NVFP4_FACTOR, r),
+            |b: &mut Nvfp4, head| b.scales = head(b.scales[0]),
+        ),
+        DType::Q4K => {
+            with_heads(out, random, nested(15.0), |b: &mut Q4K, head| {
+                (b.d, b.dmin, b.scales) = head(b.d[0]);
+            });
+        }
+        DType::Q5K => {
+            with_heads(out, random, nested(31.0), |b: &mut Q5K, head| {
+                (b.d, b.dmin, b.scales) = head(b.d[0]);
+            });
+        }
+        DType::Q6K => with_heads(
+            out,
+            random,
+            |r| q6_k_head(std, r),
+            |b: &mut Q6K, head| (b.scales, b.d) = head(b.scales[0]),
+        ),
         _ => plain(dtype, std, random, out),
     }
 }
@@ -36,19 +70,18 @@ pub const NVFP4_FACTOR: f32 = 1.0 / 512.0;
 /// Deviation of `e2m1` codes that are all equally likely.
 const E2M1_DEVIATION: f32 = 2.926;
 
-/// Random blocks of `size` bytes with one of the heads at byte `at` of each.
-fn with_heads<const N: usize>(
+/// Random blocks, each with one of the heads laid over it: `lay` says where a head goes, and which byte of
+/// the block chooses it.
+fn with_heads<B: Block, H: Copy>(
     out: &mut [u8],
-    size: usize,
-    at: usize,
     random: &mut Random,
-    head: impl Fn(&mut Random) -> [u8; N],
+    head: impl Fn(&mut Random) -> H,
+    lay: impl Fn(&mut B, &dyn Fn(u8) -> H),
 ) {
-    let heads: [[u8; N]; HEADS] = std::array::from_fn(|_| head(random));
+    let heads: [H; HEADS] = std::array::from_fn(|_| head(random));
     random.fill(out);
-    for block in out.chunks_exact_mut(size) {
-        let pick = usize::from(block[at]) % HEADS;
-        block[at..at + N].copy_from_slice(&heads[pick]);
+    for block in B::row_mut(out) {
+        lay(block, &|byte| heads[usize::from(byte)]);
     }
 }
 
@@ -73,12 +106,15 @@ fn scale(size: f32, random: &mut Random) -> [u8; 2] {
 
 /// Codes of -128 are left out: no quantiser writes them, and kernels may rely on that.
 fn q8_0(std: f32, random: &mut Random, out: &mut [u8]) {
-    with_heads(out, 34, 0, random, |r| scale(std / 73.9, r));
-    for block in out.chunks_exact_mut(34) {
-        for code in &mut block[2..] {
-            *code = code.cast_signed().max(-127).cast_unsigned();
-        }
-    }
+    with_heads(
+        out,
+        random,
+        |r| scale(std / 73.9, r),
+        |block: &mut Q8_0, head| {
+            block.d = head(block.d[0]);
+            block.qs = block.qs.map(|code| code.cast_signed().max(-127).cast_unsigned());
+        },
+    );
 }
 
 /// Deviation of whole numbers from 0 to `most` that are all equally likely.
@@ -87,26 +123,21 @@ fn deviation(most: f32) -> f32 {
 }
 
 /// `d * q + m` with `m` half the range below zero.
-fn scale_and_offset(std: f32, most: f32, random: &mut Random) -> [u8; 4] {
+fn scale_and_offset(std: f32, most: f32, random: &mut Random) -> ([u8; 2], [u8; 2]) {
     let d = std / deviation(most) * jitter(random);
-    let ([a, b], [c, e]) = (f16_bytes(d), f16_bytes(-d * most / 2.0));
-    [a, b, c, e]
+    (f16_bytes(d), f16_bytes(-d * most / 2.0))
 }
 
 /// Six bits for each of eight scales, of both signs around 32, and `d`.
-fn iq4_xs_head(std: f32, random: &mut Random) -> [u8; 8] {
-    let mut head = [0; 8];
+fn iq4_xs_head(std: f32, random: &mut Random) -> Iq4Xs {
     // Root mean square of the steps, and of scales over 16..31.
-    head[..2].copy_from_slice(&f16_bytes(std / (67.44 * 23.95)));
-    let mut high = 0u16;
+    let d = f16_bytes(std / (67.44 * 23.95));
+    let mut head = Iq4Xs { d, scales_h: [0; 2], scales_l: [0; 4], qs: [[0; 16]; 8] };
     for b in 0..8 {
         let bits = random.bits();
-        let size = 16 + (bits % 16) as u16;
-        let code = if bits >> 63 == 0 { 32 + size } else { 32 - size };
-        high |= (code >> 4) << (2 * b);
-        head[4 + b / 2] |= ((code & 15) as u8) << (b % 2 * 4);
+        let size = 16 + (bits % 16) as i8;
+        head.put_scale(b, if bits >> 63 == 0 { size } else { -size });
     }
-    head[2..4].copy_from_slice(&high.to_le_bytes());
     head
 }
 
@@ -118,10 +149,11 @@ fn mxfp4(std: f32, random: &mut Random, out: &mut [u8]) {
     let larger = ((squares - 1.0) / 3.0 * HEADS as f32).round() as usize;
     let exponent = (low + 127.0) as u8;
     let made = std::cell::Cell::new(0);
-    with_heads(out, 17, 0, random, |_| {
+    let head = |_: &mut Random| {
         made.set(made.get() + 1);
-        [exponent + u8::from(made.get() <= larger)]
-    });
+        exponent + u8::from(made.get() <= larger)
+    };
+    with_heads(out, random, head, |block: &mut Mxfp4, head| block.e = head(block.e));
 }
 
 /// Four scales in `e4m3`, whose bytes are in the order of their values.
@@ -138,34 +170,23 @@ fn nvfp4_head(std: f32, random: &mut Random) -> [u8; 4] {
 }
 
 /// `d * sc * q - dmin * mn` with `mn = sc` and `dmin` half the range of q: evenly spread around zero.
-fn nested_head(std: f32, most: f32, random: &mut Random) -> [u8; 16] {
+fn nested_head(std: f32, most: f32, random: &mut Random) -> ([u8; 2], [u8; 2], [u8; 12]) {
     // Root mean square of scales over 32..63.
     let d = std / (deviation(most) * 48.4);
-    let sc: [u8; 8] = std::array::from_fn(|_| 32 + (random.bits() % 32) as u8);
-    let mut head = [0; 16];
-    head[..2].copy_from_slice(&f16_bytes(d));
-    head[2..4].copy_from_slice(&f16_bytes(most / 2.0 * d));
-    let packed = &mut head[4..];
-    for j in 0..4 {
-        let (low, high) = (sc[j], sc[j + 4]);
-        packed[j] = low | (high >> 4) << 6;
-        packed[j + 4] = packed[j];
-        packed[j + 8] = (high & 15) | (high & 15) << 4;
-    }
-    head
+    let scales: [u8; 8] = std::array::from_fn(|_| 32 + (random.bits() % 32) as u8);
+    (f16_bytes(d), f16_bytes(most / 2.0 * d), pack_scales_and_mins(&scales, &scales))
 }
 
 /// Sixteen scales of both signs, then `d`; codes run from -32 to 31.
-fn q6_k_head(std: f32, random: &mut Random) -> [u8; 18] {
-    let mut head = [0; 18];
-    for scale in &mut head[..16] {
+fn q6_k_head(std: f32, random: &mut Random) -> ([u8; 16], [u8; 2]) {
+    let mut scales = [0; 16];
+    for scale in &mut scales {
         let bits = random.bits();
         let size = 16 + (bits % 16) as i8;
         *scale = if bits >> 63 == 0 { size } else { -size }.cast_unsigned();
     }
     // Root mean square of the codes, and of scales over 16..31.
-    head[16..].copy_from_slice(&f16_bytes(std / (18.48 * 23.95)));
-    head
+    (scales, f16_bytes(std / (18.48 * 23.95)))
 }
 
 /// Plain floats, and the types nobody measures speed with: drawn one by one.

@@ -25,35 +25,29 @@ pub fn reference(weight: &[f32], x: &[f32], epilogue: Epilogue, residual: &[f32]
 
 /// Every stored type with widths whole and odd, from one row to more than any tile.
 pub fn types() -> Vec<(DType, &'static [usize])> {
-    let mut types: Vec<(DType, &[usize])> = vec![
-        (DType::F32, &[1, 60, 97, 256]),
-        (DType::F16, &[20, 130]),
-        (DType::BF16, &[33, 256]),
-        (DType::F8E4M3, &[33, 256]),
-        (DType::F8E5M2, &[20]),
-        (DType::Q8_0, &[32, 96, 320]),
-        (DType::Q4_0, &[32, 96, 2688]),
-        (DType::Q4_1, &[32, 160]),
-        (DType::Q5_0, &[32, 160]),
-        (DType::Q5_1, &[32, 160]),
-        (DType::Q4K, &[256, 768]),
-        (DType::Q5K, &[256, 768]),
-        (DType::Q6K, &[256, 512]),
-        (DType::Q2K, &[512]),
-        (DType::Q3K, &[256]),
-        (DType::IQ4_NL, &[32, 96]),
-        (DType::IQ4_XS, &[256, 512]),
-        (DType::MXFP4, &[32, 160]),
-        (DType::NVFP4, &[64, 320]),
-    ];
-    let lattices = [DType::IQ1_S, DType::IQ1_M, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S];
-    let others = [DType::IQ3_XXS, DType::IQ3_S, DType::TQ1_0, DType::TQ2_0];
-    types.extend(lattices.into_iter().chain(others).map(|dtype| (dtype, &[256, 512][..])));
+    let single = DType::all().filter_map(|dtype| Some((dtype, widths(dtype)?)));
+    let mut types: Vec<(DType, &[usize])> = single.collect();
     let affine = DType::all().filter(|dtype| matches!(dtype, DType::Affine(_)));
     types.extend(affine.step_by(4).map(|dtype| (dtype, &[128][..])));
     let common = ["affine4g64_bf16", "affine4g32", "affine4g128_f32", "affine8g64_bf16"];
     types.extend(common.into_iter().filter_map(DType::from_name).map(|dtype| (dtype, &[128, 384][..])));
     types
+}
+
+/// Widths of the weights of a type; none for integers, and for affine groups, of which some stand for all.
+fn widths(dtype: DType) -> Option<&'static [usize]> {
+    Some(match (dtype, dtype.block_elems()) {
+        (DType::F32, _) => &[1, 60, 97, 256],
+        (DType::F16, _) => &[20, 130],
+        (DType::BF16 | DType::F8E4M3, _) => &[33, 256],
+        (DType::F8E5M2, _) => &[20],
+        (DType::Q8_0, _) => &[32, 96, 320],
+        (DType::Q4_0, _) => &[32, 96, 2688],
+        (DType::Affine(_), _) | (_, 1) => return None,
+        (_, 32) => &[32, 160],
+        (_, 64) => &[64, 320],
+        _ => &[256, 768],
+    })
 }
 
 /// A random weight of any type. Types without an encoder get random blocks, drawn again until the values

@@ -4,15 +4,16 @@
 
 use mambo_checkpoint::TensorInfo;
 use mambo_tensor::DType;
+use mambo_tensor::blocks::{Block, Mxfp4, Nvfp4, pairs};
 
 use super::{Dims, Files, Form, Module};
 use crate::error::ModelError;
 
 /// Values that share a scale in NVFP4, and in one block of ours.
-const NVFP4_GROUP: usize = 16;
-const NVFP4_BLOCK: usize = 64;
+const NVFP4_GROUP: usize = Nvfp4::GROUP;
+const NVFP4_BLOCK: usize = Nvfp4::ELEMS;
 /// Values that share a scale in MXFP4.
-const MXFP4_GROUP: usize = 32;
+const MXFP4_GROUP: usize = Mxfp4::ELEMS;
 
 /// `weight` u8, `weight_scale` for 16 values, `weight_scale_2` for all.
 pub(super) fn nvfp4<'c>(
@@ -128,7 +129,7 @@ pub(super) fn mxfp4_blocks<'c>(
 
 /// Two codes of four bits in a byte, eight in a word.
 fn check_codes(files: &Files, codes: &TensorInfo, dims: Dims) -> Result<(), ModelError> {
-    let per_elem = if codes.dtype == DType::U32 { 8 } else { 2 };
+    let per_elem = if codes.dtype == DType::U32 { 4 * pairs::CODES_PER_BYTE } else { pairs::CODES_PER_BYTE };
     files.check(codes, dims, &dims.with_cols(dims.cols() / per_elem), &[DType::U8, DType::U32])
 }
 

@@ -1,9 +1,11 @@
-//! Stored bytes become the engine's blocks: only the order of bits changes, or values are widened exactly.
+//! Stored bytes become the engine's blocks: only the order of bits changes (`mambo_tensor::blocks::pairs`), or values
+//! are widened exactly.
 //!
 //! Must not know names, files or shapes.
 
 use std::borrow::Cow;
 
+use mambo_tensor::blocks::{E2M1, pairs};
 use mambo_tensor::{Affine, DType, decode_row, encode_row};
 
 /// How stored bytes become a part.
@@ -51,9 +53,9 @@ impl Form {
         Ok(Cow::Owned(match self {
             Form::AsStored => return Ok(bytes),
             Form::NegExp => neg_exp(dtype, &bytes),
-            Form::Nvfp4 => nvfp4(&bytes, beside[0]),
+            Form::Nvfp4 => pairs::nvfp4_blocks(&bytes, beside[0]),
             Form::Nvfp4Wide => nvfp4_wide(&bytes, beside[0]),
-            Form::Mxfp4 => mxfp4(&bytes, beside[0]),
+            Form::Mxfp4 => pairs::mxfp4_blocks(&bytes, beside[0]),
             Form::Affine(affine) => affine_groups(affine, &bytes, beside[0], beside[1]),
         }))
     }
@@ -70,56 +72,14 @@ fn is_bad_e4m3(byte: u8) -> bool {
     byte >= 0x7f && byte != 0x80
 }
 
-/// Four bits each into bytes of their own, in order.
-fn spread(nibbles: u32) -> u64 {
-    let x = u64::from(nibbles);
-    let x = (x | x << 16) & 0x0000_ffff_0000_ffff;
-    let x = (x | x << 8) & 0x00ff_00ff_00ff_00ff;
-    (x | x << 4) & 0x0f0f_0f0f_0f0f_0f0f
-}
-
-/// Blocks of 64 values: 4 scales, then value j beside value j + 8 of each 16.
-fn nvfp4(codes: &[u8], scales: &[u8]) -> Vec<u8> {
-    let mut out = vec![0; codes.len() + scales.len()];
-    let stored = codes.as_chunks::<32>().0.iter().zip(scales.as_chunks::<4>().0);
-    for (block, (codes, scales)) in out.as_chunks_mut::<36>().0.iter_mut().zip(stored) {
-        let (head, body) = block.split_at_mut(4);
-        // Minus zero is a scale of zero, but has the bit that ggml leaves clear.
-        head.copy_from_slice(&scales.map(|scale| scale & 0x7f));
-        let pairs = codes.as_chunks::<4>().0.as_chunks::<2>().0;
-        for (out, pair) in body.as_chunks_mut::<8>().0.iter_mut().zip(pairs) {
-            let [low, high] = pair.map(u32::from_le_bytes).map(spread);
-            *out = (low | high << 4).to_le_bytes();
-        }
-    }
-    out
-}
-
-/// Blocks of 32 values: the exponent, then value j beside value j + 16.
-fn mxfp4(codes: &[u8], scales: &[u8]) -> Vec<u8> {
-    let mut out = vec![0; codes.len() + scales.len()];
-    let stored = codes.as_chunks::<16>().0.iter().zip(scales);
-    for (block, (codes, scale)) in out.as_chunks_mut::<17>().0.iter_mut().zip(stored) {
-        let (head, body) = block.split_at_mut(1);
-        head[0] = *scale;
-        let (low, high) = codes.as_chunks::<4>().0.split_at(2);
-        for (out, (low, high)) in body.as_chunks_mut::<8>().0.iter_mut().zip(low.iter().zip(high)) {
-            let [low, high] = [*low, *high].map(u32::from_le_bytes).map(spread);
-            *out = (low | high << 4).to_le_bytes();
-        }
-    }
-    out
-}
-
 /// Two significant bits of a code and four of a scale fit the eight of a bf16, so nothing is rounded.
 fn nvfp4_wide(codes: &[u8], scales: &[u8]) -> Vec<u8> {
-    const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
     let mut values = vec![0.0; scales.len()];
     decode_row(DType::F8E4M3, scales, &mut values).expect("one byte is one value");
     let mut out = Vec::with_capacity(codes.len() * 4);
     for (codes, scale) in codes.as_chunks::<8>().0.iter().zip(values) {
         for code in codes.iter().flat_map(|byte| [byte & 15, byte >> 4]) {
-            let magnitude = MAGNITUDES[usize::from(code & 7)] * scale;
+            let magnitude = E2M1[usize::from(code & 7)] * scale;
             let value = if code > 7 { -magnitude } else { magnitude };
             out.extend(((value.to_bits() >> 16) as u16).to_le_bytes());
         }
@@ -169,9 +129,7 @@ mod tests {
 
     /// Codes in the order of files: neighbours share a byte.
     fn code(codes: &[u8], i: usize) -> f32 {
-        let nibble = codes[i / 2] >> (i % 2 * 4) & 15;
-        let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(nibble & 7)];
-        if nibble > 7 { -magnitude } else { magnitude }
+        E2M1[usize::from(codes[i / 2] >> (i % 2 * 4) & 15)]
     }
 
     #[test]

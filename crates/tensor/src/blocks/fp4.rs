@@ -4,14 +4,32 @@ use super::search::Grid;
 
 /// Twice the value of each code: integers, so that products with a halved scale are exact. Negative
 /// zero is stored as a code but decodes to zero.
-pub const DOUBLED: [f32; 16] =
-    [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
+pub const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// The largest value of a code.
+pub const E2M1_MAX: f32 = 6.0;
+
+/// The values of the codes; the one of negative zero is zero.
+pub const E2M1: [f32; 16] = scaled(0.5);
+
+/// Twice the values, as they are multiplied.
+pub(super) const DOUBLED: [f32; 16] = scaled(1.0);
+
+const fn scaled(factor: f32) -> [f32; 16] {
+    let mut values = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        values[i] = E2M1_DOUBLED[i] as f32 * factor;
+        i += 1;
+    }
+    values
+}
 
 /// The values as a grid to search on.
 pub struct E2m1;
 
 impl Grid for E2m1 {
-    const FIRST: f32 = -6.0;
+    const FIRST: f32 = -E2M1_MAX;
     const BOTH_SIGNS: bool = false;
     const STEP: f32 = 0.1;
 
@@ -22,7 +40,7 @@ impl Grid for E2m1 {
         let fine = if a < 2.0 { 6_291_456.0 } else { 12_582_912.0 };
         let magic = if a < 4.0 { fine } else { 25_165_824.0 };
         let rounded = (a + magic) - magic;
-        (if rounded < 6.0 { rounded } else { 6.0 }).copysign(v)
+        (if rounded < E2M1_MAX { rounded } else { E2M1_MAX }).copysign(v)
     }
 }
 

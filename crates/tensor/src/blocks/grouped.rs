@@ -107,7 +107,7 @@ struct F32;
 impl Number for F16 {
     const TYPE: AffineScale = AffineScale::F16;
     fn read(bytes: &[u8]) -> f32 {
-        read_f16(bytes, 0)
+        read_f16([bytes[0], bytes[1]])
     }
 }
 
@@ -151,6 +151,7 @@ macro_rules! row {
             dtype: DType::Affine(Affine { bits: $bits, group: $group, scale: AffineScale::$scale }),
             name: concat!("affine", $bits, "g", $group, $suffix),
             ggml_id: None,
+            gguf_file_type: None,
             block_elems: $group,
             block_bytes: block_bytes($bits, $group, AffineScale::$scale),
             decode: decode::<$bits, $group, $number>,

@@ -1,22 +1,39 @@
 //! `iq4_nl`: 32 values in 18 bytes, on a table of sixteen steps that are finer near zero.
-//!
-//! | bytes | field |
-//! |---|---|
-//! | 0..2 | `d`, f16 |
-//! | 2..18 | `qs`: the low nibble of byte j is the code of value j, the high nibble of value j + 16 |
-//!
-//! value = d · STEPS\[code\]
+
+use bytemuck::{Pod, Zeroable};
 
 use super::search::{Grid, Part, inverse, symmetric_f16};
-use super::{decode_blocks, encode_blocks, read_f16, write_f16};
+use super::{Block, decode_blocks, encode_blocks, f16_bytes, join_nibbles, nibbles, read_f16};
 use crate::{DType, TensorError};
 
-pub(crate) const SIZE: (usize, usize) = (32, 18);
+/// 32 values: `d · IQ4_STEPS[code]`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Iq4Nl {
+    /// Scale, f16.
+    pub d: [u8; 2],
+    /// The low nibble of byte j is the code of value j, the high nibble of value j + 16.
+    pub qs: [u8; 16],
+}
 
-/// What a code stands for.
-pub(super) const STEPS: [f32; 16] = [
-    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
-];
+impl Block for Iq4Nl {
+    const DTYPE: DType = DType::IQ4_NL;
+    const ELEMS: usize = 32;
+}
+
+/// What a code of `iq4_nl` and `iq4_xs` stands for: whole steps, finer near zero.
+pub const IQ4_STEPS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The steps as they are multiplied.
+pub(super) const STEPS: [f32; 16] = {
+    let mut steps = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        steps[i] = IQ4_STEPS[i] as f32;
+        i += 1;
+    }
+    steps
+};
 
 /// Midpoints between neighbouring steps.
 const MIDDLES: [f32; 15] = {
@@ -49,43 +66,31 @@ impl Grid for Steps {
 }
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
-        let d = read_f16(block, 0);
-        for j in 0..16 {
-            let byte = block[2 + j];
-            out[j] = d * STEPS[usize::from(byte & 15)];
-            out[j + 16] = d * STEPS[usize::from(byte >> 4)];
+    decode_blocks(bytes, out, |block: &Iq4Nl, out: &mut [f32; Iq4Nl::ELEMS]| {
+        let d = read_f16(block.d);
+        for (o, &code) in out.iter_mut().zip(&nibbles(&block.qs)) {
+            *o = d * STEPS[usize::from(code)];
         }
     });
 }
 
 pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
-    encode_blocks(
-        DType::IQ4_NL,
-        values,
-        importance,
-        out,
-        |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
-            let d = symmetric_f16::<Steps, _>(part)?;
-            write_f16(block, 0, d);
-            write_codes(part.x, d, &mut block[2..]);
-            Some(())
-        },
-    )
+    encode_blocks(values, importance, out, |part: Part<{ Iq4Nl::ELEMS }>| {
+        let d = symmetric_f16::<Steps, _>(part)?;
+        Some(Iq4Nl { d: f16_bytes(d), qs: join_nibbles(&codes(part.x, d)) })
+    })
 }
 
-/// The codes of 32 values in 16 bytes, halves in the low and high nibbles.
-pub(super) fn write_codes(x: &[f32; 32], scale: f32, out: &mut [u8]) {
+/// The codes of 32 values under a scale.
+pub(super) fn codes(x: &[f32; 32], scale: f32) -> [u8; 32] {
     let inv = inverse(scale);
-    let mut q = [0u8; 32];
+    let mut codes = [0u8; 32];
     for middle in MIDDLES {
-        for (q, v) in q.iter_mut().zip(x) {
-            *q += u8::from(v * inv > middle);
+        for (code, v) in codes.iter_mut().zip(x) {
+            *code += u8::from(v * inv > middle);
         }
     }
-    for j in 0..16 {
-        out[j] = q[j] | q[j + 16] << 4;
-    }
+    codes
 }
 
 #[cfg(test)]

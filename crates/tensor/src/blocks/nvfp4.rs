@@ -1,19 +1,35 @@
 //! `nvfp4`: 64 values in 36 bytes, 4 sub-blocks of 16 values.
-//!
-//! | bytes | field |
-//! |---|---|
-//! | 0..4 | a scale per sub-block, unsigned `e4m3`: four exponent bits of bias 7, three mantissa bits |
-//! | 4..36 | `qs`: 8 bytes per sub-block; the low nibble of byte j is the `e2m1` code of value j, the high nibble of value j + 8 |
-//!
-//! value = scale · e2m1(code). The scale 0x7f means 0; bit 7 is ignored. A tensor-wide
-//! multiplier, if there is one, is applied by the caller.
 
-use super::fp4::{DOUBLED, E2m1, codes};
+use bytemuck::{Pod, Zeroable};
+
+use super::fp4::{DOUBLED, E2M1_MAX, E2m1, codes};
 use super::search::{Part, error, extreme, inverse};
-use super::{decode_blocks, encode_blocks};
+use super::{Block, decode_blocks, encode_blocks};
 use crate::{DType, TensorError};
 
-pub(crate) const SIZE: (usize, usize) = (64, 36);
+/// 64 values, 4 sub-blocks of 16: `scale · e2m1(code)`. A tensor's own multiplier, where it has one, is the
+/// caller's business.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Nvfp4 {
+    /// A scale per sub-block, unsigned `e4m3`: four exponent bits of bias 7, three mantissa bits. 0x7f
+    /// means 0; bit 7 is ignored.
+    pub scales: [u8; 4],
+    /// Sub-blocks: the low nibble of byte j is the `e2m1` code of value j, the high nibble of value j +
+    /// 8.
+    pub qs: [[u8; 8]; 4],
+}
+
+impl Block for Nvfp4 {
+    const DTYPE: DType = DType::NVFP4;
+    const ELEMS: usize = 64;
+}
+
+impl Nvfp4 {
+    /// Values that share a scale.
+    pub const GROUP: usize = 16;
+}
+
 /// The largest scale, 448.
 const LAST: u8 = 0x7e;
 
@@ -28,11 +44,11 @@ fn half_scale(byte: u8) -> f32 {
 }
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
-        for (k, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let half = half_scale(block[k]);
-            for j in 0..8 {
-                let byte = block[4 + 8 * k + j];
+    decode_blocks(bytes, out, |block: &Nvfp4, out: &mut [f32; Nvfp4::ELEMS]| {
+        let subs = block.scales.iter().zip(&block.qs);
+        for (out, (&scale, qs)) in out.as_chunks_mut::<16>().0.iter_mut().zip(subs) {
+            let half = half_scale(scale);
+            for (j, byte) in qs.iter().enumerate() {
                 out[j] = half * DOUBLED[usize::from(byte & 15)];
                 out[j + 8] = half * DOUBLED[usize::from(byte >> 4)];
             }
@@ -41,29 +57,22 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
 }
 
 pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
-    encode_blocks(
-        DType::NVFP4,
-        values,
-        importance,
-        out,
-        |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
-            for (k, part) in part.split::<4, 16>().into_iter().enumerate() {
-                block[k] = best_scale(part)?;
-                let inv = inverse(2.0 * half_scale(block[k]));
-                let q = codes(part.x, inv);
-                for j in 0..8 {
-                    block[4 + 8 * k + j] = q[j] | q[j + 8] << 4;
-                }
-            }
-            Some(())
-        },
-    )
+    encode_blocks(values, importance, out, |part: Part<{ Nvfp4::ELEMS }>| {
+        let mut block = Nvfp4::zeroed();
+        for (k, part) in part.split::<4, 16>().into_iter().enumerate() {
+            block.scales[k] = best_scale(part)?;
+            let inv = inverse(2.0 * half_scale(block.scales[k]));
+            let q = codes(part.x, inv);
+            block.qs[k] = std::array::from_fn(|j| q[j] | q[j + 8] << 4);
+        }
+        Some(block)
+    })
 }
 
 /// The scale of the least squared error among the plain one, slightly smaller ones, and larger ones up to where the
 /// largest value falls on 4, where the codes are denser. `None` if no scale reaches the largest value.
 fn best_scale(part: Part<16>) -> Option<u8> {
-    let target = extreme(part.x).abs() / 6.0;
+    let target = extreme(part.x).abs() / E2M1_MAX;
     let last = half_scale(LAST) * 2.0;
     if target > last * (1.0 + 1.0 / 32.0) {
         return None;

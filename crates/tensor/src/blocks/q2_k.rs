@@ -1,29 +1,41 @@
 //! `q2_k`: 256 values in 84 bytes, 16 sub-blocks of 16 values.
-//!
-//! | bytes | field |
-//! |---|---|
-//! | 0..16 | a byte per sub-block: scale in the low nibble, minimum in the high one |
-//! | 16..80 | `qs`: value 128·n + 32·p + l has bits 2p..2p+2 of byte 32·n + l |
-//! | 80..82, 82..84 | `d`, `dmin`, f16 |
-//!
-//! value = d · scale · code − dmin · min
+
+use bytemuck::{Pod, Zeroable};
 
 use super::nested_affine::nested_affine;
 use super::search::Part;
-use super::{decode_blocks, encode_blocks, read_f16, write_f16};
+use super::{Block, decode_blocks, encode_blocks, f16_bytes, read_f16};
 use crate::{DType, TensorError};
 
-pub(crate) const SIZE: (usize, usize) = (256, 84);
+/// 256 values, 16 sub-blocks of 16: `d · scale · code − dmin · min`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Q2K {
+    /// A byte per sub-block: scale in the low nibble, minimum in the high one.
+    pub scales: [u8; 16],
+    /// Value 128·n + 32·p + l has bits 2p..2p+2 of byte 32·n + l.
+    pub qs: [u8; 64],
+    /// Scale of the scales, f16.
+    pub d: [u8; 2],
+    /// Scale of the minima, f16.
+    pub dmin: [u8; 2],
+}
+
+impl Block for Q2K {
+    const DTYPE: DType = DType::Q2K;
+    const ELEMS: usize = 256;
+}
+
 const HI: f32 = 3.0;
 const STEPS: f32 = 15.0;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
-        let (d, dmin) = (read_f16(block, 80), read_f16(block, 82));
+    decode_blocks(bytes, out, |block: &Q2K, out: &mut [f32; Q2K::ELEMS]| {
+        let (d, dmin) = (read_f16(block.d), read_f16(block.dmin));
         for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let scale = d * f32::from(block[i] & 15);
-            let min = dmin * f32::from(block[i] >> 4);
-            let qs = &block[16 + i / 8 * 32 + i % 2 * 16..][..16];
+            let scale = d * f32::from(block.scales[i] & 15);
+            let min = dmin * f32::from(block.scales[i] >> 4);
+            let qs = &block.qs[i / 8 * 32 + i % 2 * 16..][..16];
             for (o, q) in out.iter_mut().zip(qs) {
                 *o = scale * f32::from(q >> (i % 8 / 2 * 2) & 3) - min;
             }
@@ -32,19 +44,17 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
 }
 
 pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
-    encode_blocks(DType::Q2K, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+    encode_blocks(values, importance, out, |part: Part<{ Q2K::ELEMS }>| {
         let parts = part.split::<16, 16>();
         let best = nested_affine(&parts, HI, STEPS)?;
-        block.fill(0);
+        let mut block = Q2K { d: f16_bytes(best.d), dmin: f16_bytes(best.dmin), ..Q2K::zeroed() };
         for (i, part) in parts.iter().enumerate() {
-            block[i] = best.scales[i] | best.mins[i] << 4;
-            let at = 16 + i / 8 * 32 + i % 2 * 16;
+            block.scales[i] = best.scales[i] | best.mins[i] << 4;
+            let at = i / 8 * 32 + i % 2 * 16;
             for (l, q) in best.line(i).codes(part.x, HI).into_iter().enumerate() {
-                block[at + l] |= q << (i % 8 / 2 * 2);
+                block.qs[at + l] |= q << (i % 8 / 2 * 2);
             }
         }
-        write_f16(block, 80, best.d);
-        write_f16(block, 82, best.dmin);
-        Some(())
+        Some(block)
     })
 }

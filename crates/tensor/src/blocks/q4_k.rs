@@ -1,49 +1,66 @@
 //! `q4_k`: 256 values in 144 bytes, 8 sub-blocks of 32 values.
-//!
-//! | bytes | field |
-//! |---|---|
-//! | 0..2, 2..4 | `d`, `dmin`, f16 |
-//! | 4..16 | eight scales and eight minima of six bits each, see `six_bit.rs` |
-//! | 16..144 | `qs`: sub-blocks 2i and 2i + 1 are the low and high nibbles of the 32 bytes from 32·i |
-//!
-//! value = d · scale · code − dmin · min
+
+use bytemuck::{Pod, Zeroable};
 
 use super::nested_affine::nested_affine;
 use super::search::Part;
-use super::{decode_blocks, encode_blocks, read_f16, six_bit, write_f16};
+use super::{Block, decode_blocks, encode_blocks, f16_bytes, pack_scales_and_mins, read_f16, scale_and_min};
 use crate::{DType, TensorError};
 
-pub(crate) const SIZE: (usize, usize) = (256, 144);
+/// 256 values, 8 sub-blocks of 32: `d · scale · code − dmin · min`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Q4K {
+    /// Scale of the scales, f16.
+    pub d: [u8; 2],
+    /// Scale of the minima, f16.
+    pub dmin: [u8; 2],
+    /// Eight scales and eight minima of six bits each, see [`scale_and_min`](super::scale_and_min).
+    pub scales: [u8; 12],
+    /// Sub-blocks 2i and 2i + 1 are the low and high nibbles of the 32 bytes from 32·i.
+    pub qs: [u8; 128],
+}
+
+impl Block for Q4K {
+    const DTYPE: DType = DType::Q4K;
+    const ELEMS: usize = 256;
+}
+
+impl Q4K {
+    /// The codes of sub-block `j`.
+    #[inline(always)]
+    pub fn codes(&self, j: usize) -> [u8; 32] {
+        self.qs.as_chunks().0[j / 2].map(|byte: u8| byte >> (j % 2 * 4) & 15)
+    }
+}
+
 const HI: f32 = 15.0;
 const STEPS: f32 = 63.0;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
-        let (d, dmin) = (read_f16(block, 0), read_f16(block, 2));
+    decode_blocks(bytes, out, |block: &Q4K, out: &mut [f32; Q4K::ELEMS]| {
+        let (d, dmin) = (read_f16(block.d), read_f16(block.dmin));
         for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            let (scale, min) = six_bit::scale_and_min(&block[4..16], j);
+            let (scale, min) = scale_and_min(&block.scales, j);
             let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
-            let qs = &block[16 + j / 2 * 32..][..32];
-            for (o, q) in out.iter_mut().zip(qs) {
-                *o = scale * f32::from(q >> (j % 2 * 4) & 15) - min;
+            for (o, &code) in out.iter_mut().zip(&block.codes(j)) {
+                *o = scale * f32::from(code) - min;
             }
         }
     });
 }
 
 pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
-    encode_blocks(DType::Q4K, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+    encode_blocks(values, importance, out, |part: Part<{ Q4K::ELEMS }>| {
         let parts = part.split::<8, 32>();
         let best = nested_affine(&parts, HI, STEPS)?;
-        block.fill(0);
-        write_f16(block, 0, best.d);
-        write_f16(block, 2, best.dmin);
-        six_bit::pack(&best.scales, &best.mins, &mut block[4..16]);
+        let scales = pack_scales_and_mins(&best.scales, &best.mins);
+        let mut block = Q4K { d: f16_bytes(best.d), dmin: f16_bytes(best.dmin), scales, ..Q4K::zeroed() };
         for (j, part) in parts.iter().enumerate() {
             for (l, q) in best.line(j).codes(part.x, HI).into_iter().enumerate() {
-                block[16 + j / 2 * 32 + l] |= q << (j % 2 * 4);
+                block.qs[j / 2 * 32 + l] |= q << (j % 2 * 4);
             }
         }
-        Some(())
+        Some(block)
     })
 }

@@ -1,33 +1,40 @@
 //! `q8_0`: 32 values in 34 bytes.
-//!
-//! | bytes | field |
-//! |---|---|
-//! | 0..2 | `d`, f16 |
-//! | 2..34 | `qs`: 32 codes, i8 |
-//!
-//! value = d · code. The encoder leaves −128 unused, so that a code can always be negated.
+
+use bytemuck::{Pod, Zeroable};
 
 use super::search::{Part, Whole, codes, inverse, symmetric_f16};
-use super::{decode_blocks, encode_blocks, read_f16, write_f16};
+use super::{Block, decode_blocks, encode_blocks, f16_bytes, read_f16};
 use crate::{DType, TensorError};
 
-pub(crate) const SIZE: (usize, usize) = (32, 34);
+/// 32 values: `d · code`. The encoder leaves −128 unused, so that a code can always be negated.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub struct Q8_0 {
+    /// Scale, f16.
+    pub d: [u8; 2],
+    /// Codes, i8.
+    pub qs: [u8; 32],
+}
+
+impl Block for Q8_0 {
+    const DTYPE: DType = DType::Q8_0;
+    const ELEMS: usize = 32;
+}
+
 type Codes = Whole<-127, 127>;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
-    decode_blocks(bytes, out, |block: &[u8; SIZE.1], out: &mut [f32; SIZE.0]| {
-        let d = read_f16(block, 0);
-        for (o, &q) in out.iter_mut().zip(&block[2..]) {
+    decode_blocks(bytes, out, |block: &Q8_0, out: &mut [f32; Q8_0::ELEMS]| {
+        let d = read_f16(block.d);
+        for (o, &q) in out.iter_mut().zip(&block.qs) {
             *o = d * f32::from(q as i8);
         }
     });
 }
 
 pub(crate) fn encode(values: &[f32], importance: Option<&[f32]>, out: &mut [u8]) -> Result<(), TensorError> {
-    encode_blocks(DType::Q8_0, values, importance, out, |part: Part<{ SIZE.0 }>, block: &mut [u8; SIZE.1]| {
+    encode_blocks(values, importance, out, |part: Part<{ Q8_0::ELEMS }>| {
         let d = symmetric_f16::<Codes, _>(part)?;
-        write_f16(block, 0, d);
-        block[2..].copy_from_slice(&codes::<Codes, _>(part.x, inverse(d), 0.0));
-        Some(())
+        Some(Q8_0 { d: f16_bytes(d), qs: codes::<Codes, _>(part.x, inverse(d), 0.0) })
     })
 }

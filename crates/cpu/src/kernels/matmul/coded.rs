@@ -15,8 +15,9 @@ use std::marker::PhantomData;
 
 use crate::activation::{ANCHOR, Q8Block};
 use mambo_tensor::DType;
+use mambo_tensor::blocks::Block;
 
-use super::format::{Format, Many, PanelSlice, fetch_ahead};
+use super::format::{Format, Many, PANEL_ROWS, PanelSlice, fetch_ahead};
 use super::many_codes::UnpackedTile;
 use crate::kernels::each_row::each_row;
 use crate::shared::View;
@@ -28,6 +29,9 @@ pub(crate) const TILE: usize = 32;
 /// One stored type. A panel is read front to back as one stream: for each stored block first what its tiles share,
 /// then the tiles, each with its own scales.
 pub(crate) trait Coded: Send + Sync + 'static {
+    /// A block of one row, as stored.
+    type Stored: Block;
+
     /// How a tile's product is formed.
     const KIND: Kind;
     /// Code of a zero weight: a power of two from 8 to 128; 0 for types with a minimum.
@@ -36,10 +40,8 @@ pub(crate) trait Coded: Send + Sync + 'static {
     const MOVES_ZERO: bool = false;
     /// Whether dot step s takes columns s, s + 8, s + 16 and s + 24 instead of four consecutive ones.
     const TRANSPOSED: bool = false;
-    /// Bytes of a stored block of one row.
-    const STORED_BYTES: usize;
     /// Tiles of a stored block.
-    const TILES: usize = 1;
+    const TILES: usize = Self::Stored::ELEMS / TILE;
     /// Bytes of a panel's block that all its tiles share.
     const OWN_BYTES: usize = 0;
     /// Bytes of a panel's tile.
@@ -48,7 +50,7 @@ pub(crate) trait Coded: Send + Sync + 'static {
     const BLOCK_BYTES: usize = Self::OWN_BYTES + Self::TILES * Self::TILE_BYTES;
 
     /// Packs a stored block into a lane of a zeroed panel block: the shared part and the tiles.
-    fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]);
+    fn pack(stored: &Self::Stored, lane: usize, own: &mut [u8], tiles: &mut [u8]);
     /// Code of a zero weight in an unpacked tile. Where dot products take all eight bits, 128 is free: its correction
     /// is stored with the activations.
     #[inline(always)]
@@ -200,11 +202,12 @@ impl<C: Coded> Format for CodedFormat<C> {
 
     fn pack(_dtype: DType, panel: &mut [u8], cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let blocks = panel.chunks_exact_mut(C::BLOCK_BYTES).take(cols / TILE / C::TILES);
+        let mut stored: [&[C::Stored]; PANEL_ROWS] = [&[]; PANEL_ROWS];
+        stored.iter_mut().zip(rows).for_each(|(stored, row)| *stored = C::Stored::row(row));
         for (i, block) in blocks.enumerate() {
             let (own, tiles) = block.split_at_mut(C::OWN_BYTES);
-            for (r, row) in rows.iter().enumerate() {
-                let stored = &row[i * C::STORED_BYTES..][..C::STORED_BYTES];
-                C::pack(stored, first_lane + r, own, tiles);
+            for (r, row) in stored[..rows.len()].iter().enumerate() {
+                C::pack(&row[i], first_lane + r, own, tiles);
             }
         }
     }
@@ -346,9 +349,9 @@ pub(crate) fn pack_nibbles(out: &mut [u8], lane: usize, codes: &[u8; TILE]) {
 
 /// Copies 16 bytes of nibbles of one row, already in a tile's order, into its lane.
 #[inline(always)]
-pub(crate) fn copy_nibbles(out: &mut [u8], lane: usize, stored: &[u8]) {
-    for v in 0..4 {
-        put::<4>(out, 64 * v + 4 * lane, part(stored, 4 * v));
+pub(crate) fn copy_nibbles(out: &mut [u8], lane: usize, stored: &[u8; 16]) {
+    for (v, four) in stored.as_chunks::<4>().0.iter().enumerate() {
+        put(out, 64 * v + 4 * lane, four);
     }
 }
 

@@ -8,7 +8,7 @@
 //! and s + 24, and the activation codes are transposed to match. Points are looked up on every use: storing them
 //! expanded would give up the two bits per weight.
 
-use mambo_tensor::IQ2_XXS_POINTS;
+use mambo_tensor::blocks::{self, IQ2_XXS_POINTS};
 
 use super::coded::{Coded, Kind, Tile, load, part, put};
 use crate::simd::Simd;
@@ -54,27 +54,27 @@ fn codes<S: Simd>(tile: &[u8]) -> ([S::B; 8], S::F) {
     (codes, S::fma(S::to_float(scale), S::splat(0.25), S::splat(0.125)))
 }
 
-/// The signs of a sub-block of eight stored bytes, with a bit of the scale above each group's signs.
-fn signs_and_scale(stored: &[u8]) -> [u8; 4] {
-    let packed = u32::from_le_bytes(*part(stored, 4));
+/// The signs of a sub-block, with a bit of the scale above each group's signs.
+fn signs_and_scale(sub: &blocks::Iq2XxsSub) -> [u8; 4] {
+    let packed = u32::from_le_bytes(sub.signs);
     std::array::from_fn(|g| (packed >> (7 * g)) as u8 & 127 | ((packed >> (28 + g)) as u8 & 1) << 7)
 }
 
 impl Coded for Iq2Xxs {
+    type Stored = blocks::Iq2Xxs;
+
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = 64;
     const TRANSPOSED: bool = true;
-    const STORED_BYTES: usize = 66;
-    const TILES: usize = 8;
     const OWN_BYTES: usize = 32;
     const TILE_BYTES: usize = 128;
 
     #[inline(always)]
-    fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]) {
-        put::<2>(own, 2 * lane, part(stored, 0));
-        for (tile, stored) in tiles.chunks_exact_mut(Self::TILE_BYTES).zip(stored[2..].chunks_exact(8)) {
-            put::<4>(tile, 4 * lane, part(stored, 0));
-            put(tile, 64 + 4 * lane, &signs_and_scale(stored));
+    fn pack(stored: &blocks::Iq2Xxs, lane: usize, own: &mut [u8], tiles: &mut [u8]) {
+        put(own, 2 * lane, &stored.d);
+        for (tile, sub) in tiles.chunks_exact_mut(Self::TILE_BYTES).zip(&stored.subs) {
+            put(tile, 4 * lane, &sub.points);
+            put(tile, 64 + 4 * lane, &signs_and_scale(sub));
         }
     }
 

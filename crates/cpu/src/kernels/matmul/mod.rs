@@ -32,7 +32,7 @@ mod tiles;
 use std::sync::Arc;
 
 use mambo_kernel::{Arithmetic, Elem, Epilogue, KernelRow, Op, OpKind, Operand, Site};
-use mambo_tensor::DType;
+use mambo_tensor::{DType, blocks};
 
 use affine::AffineFormat;
 use bf16::Bf16Format;
@@ -136,10 +136,10 @@ pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Out
         DType::Q5_0 => what.run::<CodedFormat<Q5_0>>(),
         DType::Q8_0 => what.run::<CodedFormat<Q8_0>>(),
         DType::F8E4M3 => what.run::<PlainFormat<E4m3>>(),
-        DType::Q4_1 => what.run::<CodedFormat<LineFormat<Single<false>>>>(),
-        DType::Q5_1 => what.run::<CodedFormat<LineFormat<Single<true>>>>(),
-        DType::Q4K => what.run::<CodedFormat<LineFormat<Nested<false>>>>(),
-        DType::Q5K => what.run::<CodedFormat<LineFormat<Nested<true>>>>(),
+        DType::Q4_1 => what.run::<CodedFormat<LineFormat<Single<blocks::Q4_1>>>>(),
+        DType::Q5_1 => what.run::<CodedFormat<LineFormat<Single<blocks::Q5_1>>>>(),
+        DType::Q4K => what.run::<CodedFormat<LineFormat<Nested<blocks::Q4K>>>>(),
+        DType::Q5K => what.run::<CodedFormat<LineFormat<Nested<blocks::Q5K>>>>(),
         DType::IQ4_NL => what.run::<CodedFormat<StepFormat<Iq4Nl>>>(),
         DType::IQ4_XS => what.run::<CodedFormat<StepFormat<Iq4Xs>>>(),
         DType::MXFP4 => what.run::<CodedFormat<StepFormat<Mxfp4>>>(),

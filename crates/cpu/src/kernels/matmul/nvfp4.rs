@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use mambo_tensor::DType;
+use mambo_tensor::blocks::{self, Block as _, E2M1};
 
 use super::format::{Format, Many, PANEL_ROWS, fetch_ahead};
 use crate::kernels::each_row::each_row;
@@ -16,17 +17,13 @@ use crate::stored::widen_e4m3;
 
 pub(crate) struct Nvfp4;
 
-const BLOCK: usize = 16;
-/// Bytes of a row that are stored together, and the blocks they hold.
-const STORED: (usize, usize) = (36, 4);
+const BLOCK: usize = blocks::Nvfp4::GROUP;
+/// Blocks of a row that are stored together.
+const STORED: usize = blocks::Nvfp4::ELEMS / BLOCK;
 /// Vectors of a panel's block: codes, then scales.
 const VECTORS: usize = 9;
 /// A block of a panel.
 type Block = [[u8; PANEL_ROWS]; VECTORS];
-
-/// The values of the four-bit float.
-const E2M1: [f32; 16] =
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 impl Format for Nvfp4 {
     type Row<'a> = &'a [f32];
@@ -41,10 +38,9 @@ impl Format for Nvfp4 {
     fn pack(_dtype: DType, panel: &mut [u8], _cols: usize, first_lane: usize, rows: &[&[u8]]) {
         let blocks: &mut [Block] = panel.as_chunks_mut().0.as_chunks_mut().0;
         for (lane, row) in rows.iter().enumerate().map(|(r, row)| (first_lane + r, row)) {
-            let stored = row.as_chunks::<{ STORED.0 }>().0;
-            for (stored, blocks) in stored.iter().zip(blocks.chunks_exact_mut(STORED.1)) {
-                let (scales, codes) = stored.split_at(STORED.1);
-                for ((block, codes), scale) in blocks.iter_mut().zip(codes.chunks_exact(8)).zip(scales) {
+            let stored = blocks::Nvfp4::row(row).iter();
+            for (stored, blocks) in stored.zip(blocks.chunks_exact_mut(STORED)) {
+                for ((block, codes), scale) in blocks.iter_mut().zip(&stored.qs).zip(&stored.scales) {
                     for (out, code) in block.iter_mut().zip(codes) {
                         out[lane] = *code;
                     }

@@ -3,6 +3,8 @@
 //! Tile: f16 d `[16 rows]`, 64 bytes of fifth bits (bit j of a byte belongs to dot step j), then 256 of
 //! nibbles; 22 bytes per row, as stored.
 
+use mambo_tensor::blocks;
+
 use super::coded::{Coded, Kind, Tile, copy_nibbles, nibbles, part, put};
 use crate::simd::Simd;
 
@@ -33,17 +35,18 @@ pub(super) fn widen<S: Simd>(c: [S::B; 8], bits: S::B) -> [S::B; 8] {
 }
 
 impl Coded for Q5_0 {
+    type Stored = blocks::Q5_0;
+
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = 16;
-    const STORED_BYTES: usize = 22;
     const TILE_BYTES: usize = 352;
 
     #[inline(always)]
-    fn pack(stored: &[u8], lane: usize, _own: &mut [u8], tile: &mut [u8]) {
-        put::<2>(tile, 2 * lane, part(stored, 0));
-        let high = u32::from_le_bytes(*part(stored, 2));
+    fn pack(stored: &blocks::Q5_0, lane: usize, _own: &mut [u8], tile: &mut [u8]) {
+        put(tile, 2 * lane, &stored.d);
+        let high = u32::from_le_bytes(stored.qh);
         put::<4>(tile, 32 + 4 * lane, &std::array::from_fn(|b| every_fourth(high >> b)));
-        copy_nibbles(&mut tile[96..], lane, &stored[6..]);
+        copy_nibbles(&mut tile[96..], lane, &stored.qs);
     }
 
     #[inline(always)]

@@ -4,18 +4,12 @@
 //! steps to a vector), 256 of nibbles; 210 bytes per row and 256 columns, as stored. A tile's low nibbles
 //! are its first 16 columns, so each half of the dot steps has one scale.
 
-use super::coded::{Coded, Kind, TILE, Tile, load, nibbles, pack_nibbles, part, put};
+use mambo_tensor::blocks;
+
+use super::coded::{Coded, Kind, Tile, load, nibbles, pack_nibbles, part, put};
 use crate::simd::Simd;
 
 pub(crate) struct Q6K;
-
-/// Codes of tile `j` in a stored block.
-fn stored_codes(block: &[u8], j: usize) -> [u8; TILE] {
-    let (half, p) = (j / 4, j % 4);
-    let low: &[u8; TILE] = part(block, 64 * half + 32 * (p % 2));
-    let high: &[u8; TILE] = part(block, 128 + 32 * half);
-    std::array::from_fn(|k| low[k] >> (4 * (p / 2)) & 15 | (high[k] >> (2 * p) & 3) << 4)
-}
 
 /// Adds the upper bits to the nibbles.
 #[inline(always)]
@@ -34,25 +28,25 @@ fn widen<S: Simd>(c: [S::B; 8], low: S::B, high: S::B) -> [S::B; 8] {
 }
 
 impl Coded for Q6K {
+    type Stored = blocks::Q6K;
+
     const KIND: Kind = Kind::Halves;
     const ZERO: i32 = 32;
-    const STORED_BYTES: usize = 210;
-    const TILES: usize = 8;
     const OWN_BYTES: usize = 32;
     const TILE_BYTES: usize = 416;
 
     #[inline(always)]
-    fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]) {
-        put::<2>(own, 2 * lane, part(stored, 208));
+    fn pack(stored: &blocks::Q6K, lane: usize, own: &mut [u8], tiles: &mut [u8]) {
+        put(own, 2 * lane, &stored.d);
         for (j, tile) in tiles.chunks_exact_mut(Self::TILE_BYTES).enumerate() {
-            let codes = stored_codes(stored, j);
+            let codes = stored.codes(j);
             pack_nibbles(&mut tile[160..], lane, &codes);
             for half in 0..2 {
                 let four: [u8; 4] = std::array::from_fn(|b| {
                     (0..4).fold(0, |byte, s| byte | codes[16 * half + 4 * s + b] >> 4 << (2 * s))
                 });
                 put(tile, 32 + 64 * half + 4 * lane, &four);
-                tile[16 * half + lane] = stored[192 + 2 * j + half];
+                tile[16 * half + lane] = stored.scales[2 * j + half];
             }
         }
     }

@@ -5,50 +5,61 @@
 
 use std::marker::PhantomData;
 
+use mambo_tensor::blocks::{self, Block, E2M1_DOUBLED, IQ4_STEPS};
+
 use super::coded::{Coded, Kind, Tile, copy_nibbles, nibbles, part, put};
 use crate::simd::Simd;
 
 /// One stored type.
 pub(crate) trait Steps: Send + Sync + 'static {
+    /// A block of one row, as stored.
+    type Stored: Block;
     /// The table values plus [`Steps::ZERO`].
     const TABLE: [u8; 16];
     /// 128 if the values need all eight bits, else the smallest power of two that makes them non-negative.
     const ZERO: i32;
-    /// Bytes and tiles of a stored block.
-    const STORED: (usize, usize);
     /// Bytes of a panel's scales: per stored block and per tile.
     const SCALES: (usize, usize);
 
     /// Packs what all tiles of a stored block of one row share.
-    fn pack_own(_stored: &[u8], _lane: usize, _own: &mut [u8]) {}
+    fn pack_own(_stored: &Self::Stored, _lane: usize, _own: &mut [u8]) {}
     /// Packs the scale of its tile `j`.
-    fn pack_scale(stored: &[u8], j: usize, lane: usize, scales: &mut [u8]);
+    fn pack_scale(stored: &Self::Stored, j: usize, lane: usize, scales: &mut [u8]);
     /// The nibbles of its tile `j`.
-    fn stored_nibbles(stored: &[u8], j: usize) -> &[u8];
+    fn stored_nibbles(stored: &Self::Stored, j: usize) -> &[u8; 16];
     /// Scales of a tile.
     fn scale<S: Simd>(own: &[u8], scales: &[u8]) -> S::F;
 }
 
-/// The values of `iq4_nl` and `iq4_xs` plus 128: denser near zero.
-const UNEVEN: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
+/// The table values plus a zero point that makes all of them unsigned bytes.
+const fn above(steps: [i8; 16], zero: i32) -> [u8; 16] {
+    let mut table = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        table[i] = (steps[i] as i32 + zero) as u8;
+        i += 1;
+    }
+    table
+}
 
 /// `d·step`, d an f16.
 pub(crate) struct Iq4Nl;
 
 impl Steps for Iq4Nl {
-    const TABLE: [u8; 16] = UNEVEN;
+    type Stored = blocks::Iq4Nl;
+
+    const TABLE: [u8; 16] = above(IQ4_STEPS, Self::ZERO);
     const ZERO: i32 = 128;
-    const STORED: (usize, usize) = (18, 1);
     const SCALES: (usize, usize) = (0, 32);
 
     #[inline(always)]
-    fn pack_scale(stored: &[u8], _j: usize, lane: usize, scales: &mut [u8]) {
-        put::<2>(scales, 2 * lane, part(stored, 0));
+    fn pack_scale(stored: &Self::Stored, _j: usize, lane: usize, scales: &mut [u8]) {
+        put(scales, 2 * lane, &stored.d);
     }
 
     #[inline(always)]
-    fn stored_nibbles(stored: &[u8], _j: usize) -> &[u8] {
-        &stored[2..]
+    fn stored_nibbles(stored: &Self::Stored, _j: usize) -> &[u8; 16] {
+        &stored.qs
     }
 
     #[inline(always)]
@@ -61,26 +72,25 @@ impl Steps for Iq4Nl {
 pub(crate) struct Iq4Xs;
 
 impl Steps for Iq4Xs {
-    const TABLE: [u8; 16] = UNEVEN;
+    type Stored = blocks::Iq4Xs;
+
+    const TABLE: [u8; 16] = above(IQ4_STEPS, Self::ZERO);
     const ZERO: i32 = 128;
-    const STORED: (usize, usize) = (136, 8);
     const SCALES: (usize, usize) = (32, 16);
 
     #[inline(always)]
-    fn pack_own(stored: &[u8], lane: usize, own: &mut [u8]) {
-        put::<2>(own, 2 * lane, part(stored, 0));
+    fn pack_own(stored: &Self::Stored, lane: usize, own: &mut [u8]) {
+        put(own, 2 * lane, &stored.d);
     }
 
     #[inline(always)]
-    fn pack_scale(stored: &[u8], j: usize, lane: usize, scales: &mut [u8]) {
-        let low = stored[4 + j / 2] >> (j % 2 * 4) & 15;
-        let high = stored[2 + j / 4] >> (j % 4 * 2) & 3;
-        scales[lane] = (low | high << 4).wrapping_sub(32);
+    fn pack_scale(stored: &Self::Stored, j: usize, lane: usize, scales: &mut [u8]) {
+        scales[lane] = stored.scale(j).cast_unsigned();
     }
 
     #[inline(always)]
-    fn stored_nibbles(stored: &[u8], j: usize) -> &[u8] {
-        &stored[8 + 16 * j..]
+    fn stored_nibbles(stored: &Self::Stored, j: usize) -> &[u8; 16] {
+        &stored.qs[j]
     }
 
     #[inline(always)]
@@ -96,17 +106,18 @@ pub(crate) struct Mxfp4;
 const LARGEST_EXPONENT: u8 = 104 + 128;
 
 impl Steps for Mxfp4 {
-    const TABLE: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
+    type Stored = blocks::Mxfp4;
+
+    const TABLE: [u8; 16] = above(E2M1_DOUBLED, Self::ZERO);
     const ZERO: i32 = 16;
-    const STORED: (usize, usize) = (17, 1);
     const SCALES: (usize, usize) = (0, 32);
 
     #[inline(always)]
-    fn pack_scale(stored: &[u8], _j: usize, lane: usize, scales: &mut [u8]) {
+    fn pack_scale(stored: &Self::Stored, _j: usize, lane: usize, scales: &mut [u8]) {
         // Half the scale is a power of two, which bf16 represents exactly; the two smallest are subnormal. The product
         // of a larger scale than 2^104 with the anchor of the sums would overflow, so scales are clamped to that; no
         // model comes near it.
-        let half = match stored[0] {
+        let half = match stored.e {
             e @ 0..2 => 0x20 << e,
             e => u16::from(e.min(LARGEST_EXPONENT) - 1) << 7,
         };
@@ -114,8 +125,8 @@ impl Steps for Mxfp4 {
     }
 
     #[inline(always)]
-    fn stored_nibbles(stored: &[u8], _j: usize) -> &[u8] {
-        &stored[1..]
+    fn stored_nibbles(stored: &Self::Stored, _j: usize) -> &[u8; 16] {
+        &stored.qs
     }
 
     #[inline(always)]
@@ -128,16 +139,16 @@ impl Steps for Mxfp4 {
 pub(crate) struct StepFormat<T>(PhantomData<T>);
 
 impl<T: Steps> Coded for StepFormat<T> {
+    type Stored = T::Stored;
+
     const KIND: Kind = Kind::Whole;
     const ZERO: i32 = T::ZERO;
     const MOVES_ZERO: bool = true;
-    const STORED_BYTES: usize = T::STORED.0;
-    const TILES: usize = T::STORED.1;
     const OWN_BYTES: usize = T::SCALES.0;
     const TILE_BYTES: usize = T::SCALES.1 + 256;
 
     #[inline(always)]
-    fn pack(stored: &[u8], lane: usize, own: &mut [u8], tiles: &mut [u8]) {
+    fn pack(stored: &T::Stored, lane: usize, own: &mut [u8], tiles: &mut [u8]) {
         T::pack_own(stored, lane, own);
         for (j, tile) in tiles.chunks_exact_mut(Self::TILE_BYTES).enumerate() {
             T::pack_scale(stored, j, lane, tile);
@@ -168,9 +179,8 @@ mod tests {
     #[test]
     fn mxfp4_scales_times_the_anchor_stay_finite() {
         let half = |e: u8| {
-            let (mut block, mut scales) = ([0; 17], [0; 32]);
-            block[0] = e;
-            Mxfp4::pack_scale(&block, 0, 3, &mut scales);
+            let mut scales = [0; 32];
+            Mxfp4::pack_scale(&blocks::Mxfp4 { e, qs: [0; 16] }, 0, 3, &mut scales);
             f32::from_bits(u32::from(u16::from_le_bytes([scales[6], scales[7]])) << 16)
         };
         assert_eq!([0, 1, 2, 127, 232].map(half), [-128, -127, -126, -1, 104].map(|e| 2f64.powi(e) as f32));
