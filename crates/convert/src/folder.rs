@@ -83,12 +83,23 @@ struct PartialFolder {
 impl PartialFolder {
     fn create(target: &Path) -> Result<PartialFolder, ConvertError> {
         // Without the slash that a completed name ends in.
-        let mut name = target.components().as_path().as_os_str().to_owned();
-        name.push(format!(".{}.partial", std::process::id()));
-        let path = PathBuf::from(name);
-        std::fs::create_dir(&path)
-            .map_err(ConvertError::write_hint(target, ": the folder around it must exist"))?;
-        Ok(PartialFolder { path })
+        let bare = target.components().as_path().as_os_str();
+        let mut last = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        // The first number that no other writer has taken: creating fails where there is a folder already.
+        for n in 0..1000 {
+            let mut name = bare.to_owned();
+            name.push(format!(".{n}.partial"));
+            let path = PathBuf::from(name);
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(PartialFolder { path }),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => last = error,
+                Err(error) => {
+                    last = error;
+                    break;
+                }
+            }
+        }
+        Err(ConvertError::write_hint(target, ": the folder around it must exist")(last))
     }
 
     /// Gives the folder its name; returns the bytes of its files.
