@@ -83,6 +83,6 @@ mod tests {
             products(width).threads(shape, 100, 64)
         };
         assert_eq!([32, 512, 8192].map(|width| threads(width, 1)), [1, 8, 64]);
-        assert_eq!([32, 512, 8192].map(|width| threads(width, 512)), [5, 64, 64]);
+        assert_eq!([32, 512, 8192].map(|width| threads(width, 512)), [7, 64, 64]);
     }
 }
