@@ -218,8 +218,8 @@ fn long_functions(text: &str) -> Vec<(usize, usize)> {
             ["fn ", "pub fn ", "pub(crate) fn ", "pub(super) fn ", "unsafe fn ", "pub unsafe fn "]
                 .iter()
                 .any(|head| body.starts_with(head));
-        // A trait's function without a body is over where it is declared.
-        if !is_function || body.ends_with(';') {
+        // A function without a body, or with an empty one, is over where it is declared.
+        if !is_function || body.ends_with(';') || body.ends_with("{}") {
             continue;
         }
         let closes = |l: &&str| l.len() == indent + 1 && l.ends_with('}') && l.trim_start() == "}";

@@ -26,8 +26,7 @@ pub struct CpuOptions {
     pub threads: usize,
     /// Instruction set; `None` takes the best one.
     pub isa: Option<Isa>,
-    /// Whether there are as many threads as were asked for, all in every step, and not only as many as there are
-    /// cores and as a step is worth: for tests.
+    /// Use exactly `threads` threads in every step, even beyond the number of cores or for tiny steps. For tests.
     pub every_thread: bool,
 }
 

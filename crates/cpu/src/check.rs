@@ -1,5 +1,5 @@
 //! What kernels rely on, checked before they run: every operand of a program when it is compiled, every
-//! step when it is run. Both are broken invariants of the caller, so both are assertions.
+//! step when it is run. A failed check is a bug in the caller, so it panics.
 //!
 //! Kernels hand disjoint parts of shared memory to threads on the strength of these checks: a `SAFETY`
 //! line that says "a row belongs to one item" holds because segments, slots, pages and operands do not
@@ -150,6 +150,10 @@ fn check_choices(step: &StepInputs, vocabulary: usize) {
     for row in choose.rows {
         let (start, end) = (row.adjustments.start, row.adjustments.end as usize);
         assert!(start as usize <= end && end <= choose.adjustments.len(), "adjustments outside their array");
+        let own = &choose.adjustments[start as usize..end];
+        let is_known = own.iter().all(|change| (change.token as usize) < vocabulary);
+        assert!(is_known, "an adjusted token is outside the vocabulary");
+        assert!(own.is_sorted_by(|a, b| a.token < b.token), "adjustments are not sorted by token");
         let masks = choose.masks.len() / mask_words(vocabulary);
         assert!(row.mask.is_none_or(|mask| (mask as usize) < masks), "a mask outside its array");
     }

@@ -4,6 +4,7 @@ use mambo_kernel::{
     Adjustment, CHOSEN, ChooseInputs, ChooseRow, Fetch, HiddenRows, Segment, StepInputs, Ticket, mask_words,
 };
 
+use crate::cache::KvPages;
 use crate::sample::History;
 use crate::sequence::Sequence;
 
@@ -51,7 +52,8 @@ impl Batch {
             position: position as u32,
             first_page: self.pages.len() as u32,
         });
-        self.pages.extend_from_slice(sequence.pages.numbers());
+        let covered = KvPages::pages_for(position + count);
+        self.pages.extend_from_slice(&sequence.pages.numbers()[..covered]);
     }
 
     /// Wants the token after the sequence that was pushed last, whose index among the wanted rows it returns.

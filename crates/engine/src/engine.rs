@@ -152,6 +152,10 @@ impl Engine {
         if let Some(problem) = request.problem() {
             return Err(EngineError::Request(problem));
         }
+        let biased = request.sampling.logit_bias.iter().map(|(token, _)| *token);
+        if let Some(token) = biased.into_iter().find(|token| *token as usize >= self.vocab) {
+            return Err(EngineError::TokenOutOfRange { token, vocab: self.vocab });
+        }
         let id = SequenceId(self.next_id);
         self.next_id += 1;
         self.waiting.push_back((id, request));
@@ -185,10 +189,19 @@ impl Engine {
         Some(Event::Finished { id, reason: FinishReason::Cancelled })
     }
 
-    /// Runs one step over everything that can run and returns what happened, in sequence order.
+    /// Begins as many steps as the backend takes, ends the oldest and returns what happened, in sequence order.
     pub fn step(&mut self) -> Vec<Event> {
-        self.begin();
+        while self.begin() {}
         self.end(Wait::Block).expect("a step that may block ends")
+    }
+
+    /// Ends every step in flight, for what needs the backend to itself: scoring, snapshots, rollback.
+    pub fn drain(&mut self) -> Vec<Event> {
+        let mut events = std::mem::take(&mut self.events);
+        while !self.in_flight.is_empty() {
+            events.extend(self.end(Wait::Block).expect("a step that may block ends"));
+        }
+        events
     }
 
     /// Gives waiting requests slots and pages while both are available.

@@ -110,9 +110,9 @@ pub enum EngineError {
     /// Bytes that are no snapshot.
     #[error("these bytes are not a snapshot: they {0}; export it again")]
     SnapshotBytes(String),
-    /// Nothing is free for a text to be scored.
+    /// Too few slots or pages are free.
     #[error(
-        "{free_slots} sequences and {free_pages} cache pages are free, which is too few; load the engine for more"
+        "only {free_slots} sequence slots and {free_pages} cache pages are free; drop snapshots, or load the engine with room for more"
     )]
     Busy {
         /// Free recurrent slots.

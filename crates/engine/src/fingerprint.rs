@@ -6,7 +6,8 @@ use mambo_kernel::Digest;
 
 use crate::load::Weights;
 
-/// Names a model: equal for equal weights, different for two models of one shape.
+/// Tells models apart in practice: a hash of the names, types, shapes and scales of the weights that programs read, and
+/// of a sample of their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub u64);
 
@@ -29,6 +30,10 @@ impl Fingerprint {
             digest.write(source.dtype().name().as_bytes());
             source.shape().iter().for_each(|size| digest.write(&(*size as u64).to_le_bytes()));
             digest.write(&source.digest().to_le_bytes());
+        }
+        for scale in weights.kv_scales() {
+            digest.write(&scale.k.to_le_bytes());
+            digest.write(&scale.v.to_le_bytes());
         }
         Fingerprint(digest.finish())
     }

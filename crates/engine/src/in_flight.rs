@@ -12,15 +12,15 @@ use crate::sequence::{FinishReason, SequenceId};
 #[derive(Debug)]
 pub(crate) struct StepInFlight {
     ticket: Ticket,
-    /// The step that filled the MTP head's cache for the same rows.
-    mtp: Option<Ticket>,
-    /// Why the step behind it could not be submitted.
+    /// The MTP step submitted right after it, which fills the head's cache for the same rows.
+    follow_up: Option<Ticket>,
+    /// Why that one failed.
     failure: Option<BackendError>,
     parts: Vec<Part>,
 }
 
-/// The step behind another, if there is one.
-type BehindStep = Result<Option<Ticket>, BackendError>;
+/// The MTP step submitted right after a step, if there is one.
+type FollowUp = Result<Option<Ticket>, BackendError>;
 
 /// One sequence's part of a step.
 #[derive(Debug)]
@@ -55,13 +55,13 @@ impl Engine {
             sequence.unseen += usize::from(part.chosen.is_some());
         }
         match self.submit_batch(&parts) {
-            Ok((ticket, behind)) => {
-                // Even without the step behind it, the step has to be collected.
-                let (mtp, failure) = match behind {
-                    Ok(mtp) => (mtp, None),
+            Ok((ticket, submitted)) => {
+                // Even without its follow-up, the step has to be collected.
+                let (follow_up, failure) = match submitted {
+                    Ok(follow_up) => (follow_up, None),
                     Err(error) => (None, Some(error)),
                 };
-                self.in_flight.push_back(StepInFlight { ticket, mtp, failure, parts });
+                self.in_flight.push_back(StepInFlight { ticket, follow_up, failure, parts });
             }
             Err(error) => self.fail_parts(&parts, &error),
         }
@@ -97,8 +97,8 @@ impl Engine {
         parts
     }
 
-    /// Submits the batch, and behind it the MTP head over the same rows where its cache is to be kept.
-    fn submit_batch(&mut self, parts: &[Part]) -> Result<(Ticket, BehindStep), BackendError> {
+    /// Submits the batch, and right after it the MTP head over the same rows where its cache is to be kept.
+    fn submit_batch(&mut self, parts: &[Part]) -> Result<(Ticket, FollowUp), BackendError> {
         let program = if self.batch.is_decode() { self.programs.decode } else { self.programs.prefill };
         let ticket = self.backend.submit(program, &self.batch.inputs())?;
         let Some((mtp, hidden)) = self.programs.mtp_fill() else { return Ok((ticket, Ok(None))) };
@@ -128,16 +128,25 @@ impl Engine {
     /// Collects the oldest step in flight and returns what happened, in sequence order; nothing if it may not block
     /// and the step has not ended.
     pub fn end(&mut self, wait: Wait) -> Option<Vec<Event>> {
-        let Some(step) = self.in_flight.front() else { return Some(std::mem::take(&mut self.events)) };
-        let mut results = std::mem::take(&mut self.results);
-        let collected = collect_both(&mut *self.backend, step, wait, &mut results);
-        if let Ok(false) = collected {
-            self.results = results;
-            return None;
+        let Some(step) = self.in_flight.front_mut() else { return Some(std::mem::take(&mut self.events)) };
+        if let Some(follow_up) = step.follow_up {
+            // It is collected for its errors alone, and once: polling comes back here for the step itself.
+            match self.backend.collect(follow_up, wait, &mut StepResults::default()) {
+                Ok(false) => return None,
+                Ok(true) => {}
+                Err(error) => step.failure = Some(error),
+            }
+            step.follow_up = None;
         }
+        let collected = match self.backend.collect(step.ticket, wait, &mut self.results) {
+            Ok(false) => return None,
+            Ok(true) => Ok(()),
+            Err(error) => Err(error),
+        };
         let step = self.in_flight.pop_front().expect("the front was looked at");
+        let results = std::mem::take(&mut self.results);
         match step.failure.map_or(collected, Err) {
-            Ok(_) => step.parts.iter().for_each(|part| self.finish_part(part, &results)),
+            Ok(()) => step.parts.iter().for_each(|part| self.finish_part(part, &results)),
             Err(error) => self.fail_parts(&step.parts, &error),
         }
         self.results = results;
@@ -199,25 +208,5 @@ impl Engine {
         let id = self.running[index].id;
         self.events.push(Event::Finished { id, reason: FinishReason::Failed(error.to_string()) });
         self.retire(index);
-    }
-}
-
-/// Collects a step and the one behind it; an error of either is the step's.
-fn collect_both(
-    backend: &mut dyn mambo_kernel::Backend,
-    step: &StepInFlight,
-    wait: Wait,
-    results: &mut StepResults,
-) -> Result<bool, BackendError> {
-    let Some(mtp) = step.mtp else { return backend.collect(step.ticket, wait, results) };
-    // The step behind ends last: when it has, the other has too.
-    let mut nothing = StepResults::default();
-    match backend.collect(mtp, wait, &mut nothing) {
-        Ok(false) => Ok(false),
-        Ok(true) => backend.collect(step.ticket, Wait::Block, results),
-        Err(error) => {
-            let _ = backend.collect(step.ticket, Wait::Block, results);
-            Err(error)
-        }
     }
 }

@@ -37,7 +37,9 @@ pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout 
         kv_types: config.kv_types,
         kv_scales: Vec::new(),
         // A snapshot holds pages like a sequence does, the last of them for itself.
-        pages: (config.max_sequences * config.context_tokens.div_ceil(PAGE_TOKENS))
+        pages: config
+            .max_sequences
+            .saturating_mul(config.context_tokens.div_ceil(PAGE_TOKENS))
             .saturating_add(config.snapshots.tokens.div_ceil(PAGE_TOKENS))
             .saturating_add(config.snapshots.count),
         state_layers: graphs.trunk.state_layers.clone(),
@@ -73,7 +75,7 @@ pub(crate) fn check_memory(
             .filter_map(|(_, key, _)| source_bytes(weights, &key.name))
             .sum(),
         kv: layout.kv_bytes() as u64,
-        state: (layout.slot_bytes() * layout.slots) as u64,
+        state: (layout.slot_bytes() as u64).saturating_mul(layout.slots as u64),
         arena: programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64,
         snapshots: (layout.slot_bytes() as u64).saturating_mul(config.snapshots.count as u64),
     };

@@ -56,7 +56,7 @@ impl Engine {
         let slot_cell = Cell::Slot { slot: sequence.slot.index(), position: position as u32 };
         let mut slot = Vec::with_capacity(self.layout.cell_bytes(slot_cell));
         self.backend.export_cell(slot_cell, &mut slot)?;
-        // Without attention pages hold nothing.
+        // Without attention layers, pages hold nothing.
         let count = if self.layout.kv_layers.is_empty() { 0 } else { KvPages::pages_for(position) };
         let held = sequence.pages.pages()[..count].to_vec();
         let mut pages = Vec::with_capacity(held.len());

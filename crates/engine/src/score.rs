@@ -81,9 +81,10 @@ impl Engine {
                 || (0..tokens.len()).map(|i| ((i * 31 + n * 17 + i * i % 7) % self.vocab) as u32).collect();
             let tokens = if n == 0 { tokens.to_vec() } else { made_up() };
             let (free_slots, free_pages) = (self.slots.free(), self.pages.free());
-            let (Some(slot), Some(pages)) = (self.slots.take(), self.pages.take(tokens.len())) else {
-                return Err(EngineError::Busy { free_slots, free_pages });
-            };
+            let busy = || EngineError::Busy { free_slots, free_pages };
+            // Pages first: they free themselves if no slot is left.
+            let pages = self.pages.take(tokens.len()).ok_or_else(busy)?;
+            let slot = self.slots.take().ok_or_else(busy)?;
             sequences.push(ScoredSequence { tokens, slot, pages });
         }
         Ok(())

@@ -59,7 +59,7 @@ impl Snapshot {
         self.slot.len() + self.pages.len() * self.page_bytes
     }
 
-    /// The portable form of a snapshot whose pages `page_bytes` gives.
+    /// The portable form, with the bytes of every page.
     pub(crate) fn to_bytes(&self, pages: &[Vec<u8>]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend(VERSION.to_le_bytes());

@@ -122,8 +122,13 @@ impl CallWork {
     /// The least work in a step of this shape.
     pub fn cost(&self, shape: &StepShape) -> CallCost {
         let activations = shape.tokens as f64 * self.token_bytes + shape.wanted as f64 * self.wanted_bytes;
-        let bytes = activations + self.weight_bytes(shape) + self.cache_bytes(shape);
+        let bytes = activations + self.streamed_bytes(shape);
         CallCost { bytes: bytes.round() as u64, flops: self.flops(shape).round() as u64 }
+    }
+
+    /// Bytes of weights and caches alone: what comes from memory whatever the size of the processor's caches.
+    pub fn streamed_bytes(&self, shape: &StepShape) -> f64 {
+        self.weight_bytes(shape) + self.cache_bytes(shape)
     }
 
     fn weight_bytes(&self, shape: &StepShape) -> f64 {
@@ -160,7 +165,8 @@ impl CallWork {
         state * (1.0 + (tokens / chunk).min(1.0)) + ring_row * (read + tokens.min(chunk))
     }
 
-    fn flops(&self, shape: &StepShape) -> f64 {
+    /// Floating-point operations.
+    pub fn flops(&self, shape: &StepShape) -> f64 {
         let out_rows = shape.rows(self.out_rows);
         let elements = out_rows * self.out_cols;
         match &self.op {

@@ -10,7 +10,7 @@ pub enum Phase {
     Prefill,
     /// One token per sequence.
     Decode,
-    /// Segments of up to [`crate::SSM_CHUNK`] tokens whose every row is wanted: drafts to be verified.
+    /// Segments of up to [`crate::SSM_CHUNK`] tokens, any of whose rows may be wanted: drafts to verify, text to score.
     Verify,
 }
 

@@ -94,7 +94,7 @@ impl Default for ChooseRow {
 /// multiplied with it where not, then minus `penalty`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adjustment {
-    /// The token.
+    /// The token; below the vocabulary.
     pub token: u32,
     /// Added first; minus infinity bans the token.
     pub bias: f32,
@@ -145,7 +145,7 @@ pub struct StepInputs<'a> {
     pub pages: &'a [u32],
     /// Rows whose logits are wanted, ascending.
     pub wanted: &'a [u32],
-    /// Hidden rows of an earlier step.
+    /// Hidden rows, from the caller or of the step submitted just before.
     pub hidden: HiddenRows<'a>,
     /// How tokens are chosen, for programs that choose.
     pub choose: ChooseInputs<'a>,

@@ -119,7 +119,7 @@ fn tied_embeddings_need_no_head() {
     let table = bind(&checkpoint, &spec).unwrap();
     assert!(table.get("head").is_none());
     let graph = spec.trunk_graph(Default::default()).unwrap();
-    let head = graph.nodes.last().unwrap();
+    let head = graph.nodes.iter().find(|node| node.label == "head").unwrap();
     assert_eq!(graph.weight(head.weights[0]).name, "embed");
     assert!(graph.weights.iter().all(|w| table.get(&w.name).is_some()));
 }

@@ -275,8 +275,8 @@ impl Work for SsmScan {
     }
 }
 
-/// Operations per second of one thread: the state streams by.
-pub(super) const FLOPS: f64 = 10e9;
+/// Operations per second of one thread; a step of one token is bound by reading the state.
+pub(super) const FLOPS: f64 = 100e9;
 
 pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
     let bind = |b: &Binding| match b.call.op {

@@ -1,8 +1,8 @@
 //! `choose`: the token that follows a row, from its logits. The step specifies how, row by row ([`ChooseRow`]).
 //!
-//! Logits are adjusted ([`Adjustment`]), and what the mask forbids, is NaN or minus infinity can never be chosen. At
-//! temperature 0 the largest is taken. Otherwise, with `s = (l - max) / temperature`, tokens are kept in this order:
-//! the `top_k` largest; those with `s >= -BAND`; of these the fewest, largest first, whose `exp(s)` sum to `top_p` of
+//! Logits are adjusted ([`Adjustment`]); a token whose logit is NaN or minus infinity, or that the mask forbids, is never
+//! chosen. At temperature 0 the largest is taken. Otherwise, with `s = (l - max) / temperature`, tokens are kept in this
+//! order: the `top_k` largest; those with `s >= -BAND`; of these the fewest, largest first, whose `exp(s)` sum to `top_p` of
 //! all; those with `exp(s) >= min_p`. The kept token with the largest `s + g` is taken, where `g` is a Gumbel number
 //! made from seed, position and token ([`noise`]): that draws from the softmax of the kept tokens, and neither the
 //! batch nor the order of the search matters. Ties go to the lower id everywhere.
@@ -44,6 +44,9 @@ impl NoiseKey {
 }
 
 /// The Gumbel number of random bits: `-ln(-ln u)`, with u from the upper 24 bits and never 0 or 1.
+///
+/// Without f64 it is `-ln e` with `e = v + v²/2 + v³/3` where `v = 1 - u`, made of the inverted bits, is below 2^-8, and
+/// `e = -ln u` elsewhere: u near 1, where winners are drawn, has too few digits in f32.
 pub fn noise(bits: u32) -> f32 {
     let u = (f64::from(bits >> 8) + 0.5) / f64::from(1 << 24);
     -(-u.ln()).ln() as f32
@@ -56,9 +59,9 @@ pub fn adjusted(logit: f32, change: &Adjustment) -> f32 {
     scaled - change.penalty
 }
 
-/// Larger logits first, then lower ids.
+/// Larger logits first, then lower ids; zeros of both signs are equal. No logit is NaN here.
 pub fn most_likely_first(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
-    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+    b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal).then(a.0.cmp(&b.0))
 }
 
 /// The tokens that may be chosen with their adjusted logits, most likely first.
@@ -173,6 +176,8 @@ pub fn cases() -> Vec<Case> {
                 1 if odd => f32::NEG_INFINITY,
                 // Equal to others, so that ties have to be broken.
                 2..9 => 3.0,
+                9 => 0.0,
+                10 => -0.0,
                 _ => rng.normal() * 4.0,
             });
             if odd {
