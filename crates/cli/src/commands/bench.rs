@@ -92,7 +92,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         model.name(),
         engine.backend().name(),
         bandwidth / 1e9,
-        human_bytes(engine.backend().weight_bytes() as u64),
+        human_bytes(engine.backend().weight_bytes()),
         peak.map_or("unknown".to_owned(), human_bytes),
         if kept > 0 { format!(", of which snapshots {}", human_bytes(kept)) } else { String::new() },
         table(&found, bandwidth),
