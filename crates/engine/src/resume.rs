@@ -115,18 +115,16 @@ impl Engine {
             return Err(EngineError::SnapshotTypes { got: text(snapshot.types), want: text(self.types()) });
         }
         let position = snapshot.tokens.len();
-        let page_count = KvPages::pages_for(position);
-        if self.layout.kv_layers.is_empty() {
-            // Without attention pages hold nothing; the sequence takes its own.
-        } else if snapshot.pages.len() != page_count {
+        // Without attention layers, pages hold nothing and the sequence takes its own.
+        let page_count = if self.layout.kv_layers.is_empty() { 0 } else { KvPages::pages_for(position) };
+        if snapshot.pages.len() != page_count {
             let problem = format!("hold {} pages for {position} tokens", snapshot.pages.len());
             return Err(EngineError::SnapshotBytes(problem));
-        } else {
-            for (number, page) in snapshot.pages.iter().enumerate() {
-                let is_full = (number + 1) * PAGE_TOKENS <= position;
-                let own = self.page_from(page, is_full)?;
-                sequence.pages.push(own);
-            }
+        }
+        for (number, page) in snapshot.pages.iter().enumerate() {
+            let is_full = (number + 1) * PAGE_TOKENS <= position;
+            let own = self.page_from(page, is_full)?;
+            sequence.pages.push(own);
         }
         let slot = Cell::Slot { slot: sequence.slot.index(), position: position as u32 };
         self.backend.import_cell(slot, &snapshot.slot)?;
