@@ -346,5 +346,5 @@ pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
         }),
         _ => b.wrong_op(),
     };
-    vec![Declaration::new(isa, OpKind::Attention, "f32", bind).shared(FLOPS)]
+    vec![Declaration::new(isa, OpKind::Attention, "f32", bind).shared().at(FLOPS)]
 }

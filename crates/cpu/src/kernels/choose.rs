@@ -223,9 +223,7 @@ impl Work for Choose {
 
 pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
     let bind = |b: &Binding| b.kernel(Choose { logits: b.x(), out: b.out() });
-    let declaration = Declaration::new(isa, OpKind::Choose, "f32", bind);
-    let flops = declaration.flops;
-    vec![declaration.shared(flops)]
+    vec![Declaration::new(isa, OpKind::Choose, "f32", bind).shared()]
 }
 
 #[cfg(test)]

@@ -45,9 +45,14 @@ impl Declaration {
         Declaration { row: change(self.row), ..self }
     }
 
-    /// The same, where threads always share the work and each does so many operations per second.
-    pub fn shared(self, flops: f64) -> Declaration {
-        Declaration { may_run_alone: false, flops, ..self }
+    /// The same, where threads always share the work.
+    pub fn shared(self) -> Declaration {
+        Declaration { may_run_alone: false, ..self }
+    }
+
+    /// The same, where one thread does so many operations per second.
+    pub fn at(self, flops: f64) -> Declaration {
+        Declaration { flops, ..self }
     }
 
     /// The same with weights in another form.

@@ -121,7 +121,6 @@ pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
         _ => b.wrong_op(),
     };
     let accepts = |site: &Site| matches!(site.op, Op::SsmConv(dims) if dims.taps <= MAX_TAPS);
-    let declaration = Declaration::new(isa, OpKind::SsmConv, "f32", bind);
-    let flops = declaration.flops;
-    vec![declaration.offering(|row| row.accepting(accepts)).shared(flops)]
+    let declaration = Declaration::new(isa, OpKind::SsmConv, "f32", bind).shared();
+    vec![declaration.offering(|row| row.accepting(accepts))]
 }

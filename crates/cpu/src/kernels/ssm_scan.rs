@@ -286,5 +286,5 @@ pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
         }
         _ => b.wrong_op(),
     };
-    vec![Declaration::new(isa, OpKind::SsmScan, "f32", bind).shared(FLOPS)]
+    vec![Declaration::new(isa, OpKind::SsmScan, "f32", bind).shared().at(FLOPS)]
 }

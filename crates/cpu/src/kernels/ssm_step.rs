@@ -295,6 +295,6 @@ pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
         Op::SsmStep { dims, .. } => can_round_groups(dims.inner(), dims.groups, to),
         _ => false,
     };
-    let declaration = Declaration::new(isa, OpKind::SsmStep, "f32", bind).shared(FLOPS);
+    let declaration = Declaration::new(isa, OpKind::SsmStep, "f32", bind).shared().at(FLOPS);
     vec![declaration.offering(|row| row.accepting(accepts).rounding(rounds))]
 }

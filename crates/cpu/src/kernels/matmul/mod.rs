@@ -185,7 +185,7 @@ pub(super) fn declare_products(isa: Isa, op: OpKind, bind: Bind) -> Vec<Declarat
         // Tasks write whole blocks of columns, of which only blocks of codes can be made.
         let rounds = |_: &Site, to: Elem| to == activation::Q8;
         let change = |row: KernelRow| row.reading(x).computing(arithmetic).accepting(is_for).rounding(rounds);
-        Declaration::new(isa, op, types, bind).offering(change).shared(FLOPS).holding(WeightForm::Packed)
+        Declaration::new(isa, op, types, bind).offering(change).shared().at(FLOPS).holding(WeightForm::Packed)
     };
     let arithmetic = |x: Elem| match x {
         x if x == activation::Q8 => Arithmetic::Integer,
