@@ -258,7 +258,7 @@ impl Backend for CpuBackend {
     }
 
     fn memory(&self) -> Result<MemoryBudget, BackendError> {
-        Ok(MemoryBudget { host: host_memory::available_memory(), device: None })
+        Ok(MemoryBudget { host: host_memory::available(), device: None })
     }
 
     fn load_weight(

@@ -1,4 +1,4 @@
-//! Memory of this machine that is free now, where the system tells.
+//! Memory of this machine and of this process, where the system tells.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn kib_field(text: &str, field: &str) -> Option<u64> {
 
 /// Bytes of memory that can be used without swapping, where the system tells: in a container no more than
 /// its limit leaves.
-pub fn available_memory() -> Option<u64> {
+pub fn available() -> Option<u64> {
     let machine = kib_field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable")?;
     Some(group_room().map_or(machine, |room| room.min(machine)))
 }
@@ -41,6 +41,16 @@ fn room_in_group(max: &str, current: &str, stat: &str) -> Option<u64> {
     };
     let used = current.saturating_sub(cached("inactive_file") + cached("active_file"));
     Some(max.saturating_sub(used))
+}
+
+/// Bytes of memory in the machine, where the system tells.
+pub fn total() -> Option<u64> {
+    kib_field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")
+}
+
+/// The most memory this process has held at once, where the system tells.
+pub fn peak() -> Option<u64> {
+    kib_field(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
 }
 
 #[cfg(test)]

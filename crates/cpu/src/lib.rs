@@ -10,7 +10,7 @@ mod bandwidth;
 mod barriers;
 mod cache;
 mod check;
-mod host_memory;
+pub mod host_memory;
 mod isa;
 mod kernels;
 mod memory;

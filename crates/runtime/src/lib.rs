@@ -18,7 +18,6 @@ mod generate;
 pub mod gguf_text;
 mod hub;
 mod load;
-pub mod memory;
 mod model;
 mod prompt;
 pub mod quality;

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use mambo_cpu::host_memory;
 use mambo_engine::{Engine, Event, Request, human_bytes};
 use mambo_kernel::{CallCost, ProgramId, StepShape, WeightKey, program_cost};
-use mambo_runtime::{LoadOptions, Model, TypeTable, memory};
+use mambo_runtime::{LoadOptions, Model, TypeTable};
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, Spread};
@@ -71,7 +72,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         found.extend(measure_decode(args, &contexts, &mut engine, &mut ids, &types)?);
     }
     // Asked before the bandwidth is measured, which takes memory of its own.
-    let peak = memory::peak();
+    let peak = host_memory::peak();
     let bandwidth = read_bandwidth(threads)?;
     let machine = json!({
         "backend": engine.backend().name(),

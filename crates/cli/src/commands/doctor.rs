@@ -2,10 +2,10 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use mambo_cpu::{CpuBackend, CpuOptions, Isa};
+use mambo_cpu::{CpuBackend, CpuOptions, Isa, host_memory};
 use mambo_engine::human_bytes;
-use mambo_kernel::{Backend, Rollback};
-use mambo_runtime::{DEFAULT_CONTEXT, GenerateOptions, LoadOptions, SamplingParams, memory};
+use mambo_kernel::Rollback;
+use mambo_runtime::{DEFAULT_CONTEXT, GenerateOptions, LoadOptions, SamplingParams};
 use mambo_testkit::contract::{Report, check_all};
 use serde_json::{Value, json};
 
@@ -119,8 +119,8 @@ fn describe_machine() -> Result<Value> {
         "instruction_set": Isa::detect().name(),
         "instruction_sets": Isa::available().iter().map(|isa| isa.name()).collect::<Vec<_>>(),
         "cores": cores,
-        "memory_bytes": memory::total(),
-        "available_bytes": CpuBackend::new(CpuOptions::default())?.memory()?.host,
+        "memory_bytes": host_memory::total(),
+        "available_bytes": host_memory::available(),
         "bandwidth_bytes_per_second": {"one_thread": one, "all_threads": all},
         "gpus": [],
         "defaults": defaults(),

@@ -4,8 +4,9 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use mambo_cpu::host_memory;
 use mambo_engine::human_bytes;
-use mambo_runtime::{ChatRequest, GenerateOptions, Piece, memory};
+use mambo_runtime::{ChatRequest, GenerateOptions, Piece};
 use serde_json::{Value, json};
 
 use crate::args::RunArgs;
@@ -43,8 +44,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
         screen.end()?;
         let (prefill, decode) = timed.speeds();
         let reply = &timed.reply;
-        let memory =
-            memory::peak().map_or(String::new(), |bytes| format!(", peak memory {}", human_bytes(bytes)));
+        let memory = host_memory::peak()
+            .map_or(String::new(), |bytes| format!(", peak memory {}", human_bytes(bytes)));
         eprintln!(
             "[{} prompt tokens at {prefill:.0}/s, {} answer tokens at {decode:.1}/s, {}{memory}]",
             reply.prompt_tokens,
