@@ -44,6 +44,7 @@ impl Contexts {
         SnapshotRoom {
             count: sequences.saturating_mul(deep.clone().count()),
             tokens: deep.fold(0, |sum: usize, depth| sum.saturating_add(depth.saturating_mul(sequences))),
+            ..SnapshotRoom::default()
         }
     }
 
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn only_what_is_deep_is_kept() {
         assert_eq!(Contexts::room(3, &[0]), SnapshotRoom::default());
-        assert_eq!(Contexts::room(3, &[0, 10, 100]), SnapshotRoom { count: 6, tokens: 330 });
+        assert_eq!(Contexts::room(3, &[0, 10, 100]), SnapshotRoom { count: 6, tokens: 330, slots: 0 });
         assert_eq!(Contexts::room(usize::MAX, &[2]).tokens, usize::MAX);
     }
 }

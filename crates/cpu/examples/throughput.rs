@@ -165,11 +165,11 @@ fn main() {
 
 /// Packs a matrix; returns its key, its bytes and the seconds it took.
 fn load(backend: &mut CpuBackend, dtype: DType, rows: usize) -> (WeightKey, usize, f64) {
-    let key = WeightKey { name: format!("{dtype} {rows}"), usage: WeightUse::Matrix };
+    let row = backend.kernels().iter().find(|k| k.op == OpKind::Matmul).expect("a matmul");
+    let key = WeightKey { name: format!("{dtype} {rows}"), usage: WeightUse::Matrix, form: row.weight_form };
     let source = Source::new(dtype, rows);
-    let kernel = backend.kernels().iter().position(|k| k.op == OpKind::Matmul).expect("a matmul");
     let before = backend.weight_bytes();
     let begin = Instant::now();
-    backend.load_weight(&key, kernel, &source).expect("the weight packs");
+    backend.load_weight(&key, &source).expect("the weight packs");
     (key, (backend.weight_bytes() - before) as usize, begin.elapsed().as_secs_f64())
 }

@@ -1,7 +1,8 @@
 //! Activation types that only this backend knows: blocks of 8-bit codes, and pairs of bf16.
 //!
 //! A `q8` row is blocks of 32 signed codes with `scale = amax/127` and `code = round(x·127/amax)`, ties to even; a block
-//! of zeros has scale and codes zero, and the last block is padded with zeros. After the codes stand the f32 scale, two
+//! below [`LEAST`] has scale and codes zero, one with a value that is infinite or no number has scale NaN and so has no
+//! value that is a number, and the last block is padded with zeros. After the codes stand the f32 scale, two
 //! i32 (-128 times the sum of all codes and of the first sixteen) and [`ANCHOR`] plus the first of these: kernels take
 //! the zero point of a weight's codes out with them.
 //!
@@ -18,6 +19,8 @@ pub(crate) const BLOCK: usize = 32;
 /// 1.5·2^23. An integer of at most 22 bits gives the same float whether it is added to this one or to its bits: an
 /// integer sum that starts here needs no conversion.
 pub(crate) const ANCHOR: f32 = 12_582_912.0;
+/// Blocks of smaller values are zero: 127 divided by them would be infinite.
+pub(crate) const LEAST: f32 = 1.0 / (1u128 << 120) as f32;
 /// Columns that a `bf16x2` row has a multiple of.
 pub(crate) const PAIR_COLS: usize = 32;
 /// Parts of a `bf16x2` value that are smaller than 2^-56 are zero.
@@ -63,10 +66,24 @@ pub(crate) const Q8: Elem = Elem::Private(&Q8_ELEM);
 /// Sums of two bf16.
 pub(crate) const BF16X2: Elem = Elem::Private(&PAIR_ELEM);
 
+/// Scale of a `q8` block whose largest magnitude is `amax`, infinity if a value is not finite, and what its values are
+/// multiplied with to give codes.
+#[inline(always)]
+pub(crate) fn q8_scale(amax: f32) -> (f32, f32) {
+    if amax < LEAST {
+        (0.0, 0.0)
+    } else if amax < f32::INFINITY {
+        (amax / 127.0, 127.0 / amax)
+    } else {
+        (f32::NAN, 0.0)
+    }
+}
+
 fn encode_q8(x: &[f32]) -> Vec<u8> {
     let block = |values: &[f32]| {
-        let amax = values.iter().fold(0f32, |m, v| m.max(v.abs()));
-        let inverse = if amax > 0.0 { 127.0 / amax } else { 0.0 };
+        let finite = values.iter().all(|v| v.is_finite());
+        let amax = values.iter().fold(if finite { 0.0 } else { f32::INFINITY }, |m, v| v.abs().max(m));
+        let (scale, inverse) = q8_scale(amax);
         let mut codes = [0i8; BLOCK];
         for (value, code) in values.iter().zip(&mut codes) {
             *code = (value * inverse).round_ties_even() as i8;
@@ -74,7 +91,7 @@ fn encode_q8(x: &[f32]) -> Vec<u8> {
         let offset = |codes: &[i8]| -128 * codes.iter().map(|&code| i32::from(code)).sum::<i32>();
         Q8Block {
             codes: bytemuck::cast(codes),
-            scale: amax / 127.0,
+            scale,
             offset: offset(&codes),
             half_offset: offset(&codes[..BLOCK / 2]),
             start: (ANCHOR + offset(&codes) as f32).to_bits() as i32,

@@ -1,20 +1,21 @@
 //! The CPU as a [`Backend`]: owns the team, weights, caches, arena and compiled programs.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use mambo_kernel::{
-    Backend, BackendError, CHOICES_KEPT, CacheLayout, CacheTypes, Call, CallTime, CallWork, Cell, Elem,
-    HiddenRows, KernelRow, MemoryBudget, Operand, Place, Program, ProgramId, StepInputs, StepResults, Ticket,
-    Wait, WeightKey, WeightSource,
+    Backend, BackendError, CacheLayout, CacheTypes, Call, CallTime, CallWork, Cell, Elem, HiddenRows,
+    KernelRow, MemoryBudget, Operand, Place, Program, ProgramId, StepInputs, StepResults, Ticket, Wait,
+    WeightKey, WeightSource,
 };
 
 use crate::cache::Caches;
 use crate::check::check_program;
 use crate::isa::Isa;
-use crate::kernels::declaration::{Bind, Binding, Declaration, Weight, WeightForm};
+use crate::kernels::declaration::{Bind, Binding, Declaration, Weight};
 use crate::kernels::declarations;
 use crate::memory::Buffer;
 use crate::run::{Compiled, Resources, ScratchPool};
+use crate::steps::Steps;
 use crate::team::{Barrier, Team};
 use crate::thread_count::SerialCosts;
 use crate::{bandwidth, host_memory, weights};
@@ -57,7 +58,6 @@ pub enum CpuError {
 /// What the backend knows of a kernel beside its row.
 struct KernelFacts {
     bind: Bind,
-    weights: WeightForm,
     may_run_alone: bool,
     flops: f64,
 }
@@ -82,21 +82,6 @@ pub struct CpuBackend {
     every_thread: bool,
 }
 
-/// Steps that have run, and buffers of those that were collected.
-#[derive(Default)]
-struct Steps {
-    next_ticket: u64,
-    /// The program that ran last, which the next step may take rows from.
-    last: Option<ProgramId>,
-    /// Tokens that the last steps chose, newest last.
-    chosen: VecDeque<(Ticket, Vec<u32>)>,
-    /// Results nobody has collected.
-    done: Vec<(Ticket, StepResults)>,
-    spare: Vec<StepResults>,
-    token_ids: Vec<u32>,
-    hidden: Vec<f32>,
-}
-
 impl CpuBackend {
     /// Starts the team.
     pub fn new(options: CpuOptions) -> Result<CpuBackend, CpuError> {
@@ -115,9 +100,9 @@ impl CpuBackend {
         };
         let team = Team::new(threads).map_err(|source| CpuError::Threads { threads, source })?;
         let (mut rows, mut facts) = (Vec::new(), Vec::new());
-        for Declaration { row, bind, weights, may_run_alone, flops } in declarations(isa) {
+        for Declaration { row, bind, may_run_alone, flops } in declarations(isa) {
             rows.push(row);
-            facts.push(KernelFacts { bind, weights, may_run_alone, flops });
+            facts.push(KernelFacts { bind, may_run_alone, flops });
         }
         Ok(CpuBackend {
             name: format!("cpu/{isa} x{threads}"),
@@ -210,10 +195,7 @@ impl CpuBackend {
 
     /// Fetches what a step that has just run was asked for.
     fn gather(&mut self, id: ProgramId, step: &StepInputs) -> StepResults {
-        let mut results = self.steps.spare.pop().unwrap_or_default();
-        results.tokens.clear();
-        results.rows.iter_mut().for_each(Vec::clear);
-        results.rows.resize_with(step.fetch.len(), Vec::new);
+        let mut results = self.steps.empty_results(step.fetch.len());
         let program = &self.programs[id.0].program;
         if let Some(chooser) = program.chooser() {
             let (operand, Place::Arena(offset)) = (chooser.outputs[0], chooser.outputs[0].place) else {
@@ -231,21 +213,6 @@ impl CpuBackend {
         }
         results
     }
-
-    /// Keeps the results of a step, and its choices for the steps after it.
-    fn keep(&mut self, results: StepResults) -> Ticket {
-        let ticket = Ticket(self.steps.next_ticket);
-        self.steps.next_ticket += 1;
-        let mut tokens = match self.steps.chosen.len() {
-            CHOICES_KEPT.. => self.steps.chosen.pop_front().map(|(_, tokens)| tokens).unwrap_or_default(),
-            _ => Vec::new(),
-        };
-        tokens.clear();
-        tokens.extend_from_slice(&results.tokens);
-        self.steps.chosen.push_back((ticket, tokens));
-        self.steps.done.push((ticket, results));
-        ticket
-    }
 }
 
 impl Backend for CpuBackend {
@@ -261,17 +228,11 @@ impl Backend for CpuBackend {
         Ok(MemoryBudget { host: host_memory::available(), device: None })
     }
 
-    fn load_weight(
-        &mut self,
-        key: &WeightKey,
-        kernel: usize,
-        source: &dyn WeightSource,
-    ) -> Result<(), BackendError> {
+    fn load_weight(&mut self, key: &WeightKey, source: &dyn WeightSource) -> Result<(), BackendError> {
         if self.weights.contains_key(key) {
             return Ok(());
         }
-        let form = self.facts[kernel].weights;
-        let (weight, bytes) = weights::load(&mut self.team, &self.name, form, key, source)?;
+        let (weight, bytes) = weights::load(&mut self.team, &self.name, key, source)?;
         self.weights.insert(key.clone(), weight);
         self.weight_bytes += bytes as u64;
         Ok(())
@@ -325,8 +286,7 @@ impl Backend for CpuBackend {
 
     fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError> {
         let mut token_ids = std::mem::take(&mut self.steps.token_ids);
-        let chosen = self.steps.chosen.iter().find(|(ticket, _)| Some(*ticket) == step.chosen_by);
-        step.resolve_tokens(chosen.map_or(&[], |(_, tokens)| tokens), &mut token_ids);
+        step.resolve_tokens(self.steps.chosen_by(step.chosen_by), &mut token_ids);
         let mut previous = std::mem::take(&mut self.steps.hidden);
         let hidden = match step.hidden {
             HiddenRows::None => &[],
@@ -356,13 +316,11 @@ impl Backend for CpuBackend {
         (self.steps.token_ids, self.steps.hidden) = (token_ids, previous);
         self.steps.last = Some(id);
         let results = self.gather(id, step);
-        Ok(self.keep(results))
+        Ok(self.steps.keep(results))
     }
 
     fn collect(&mut self, ticket: Ticket, _: Wait, into: &mut StepResults) -> Result<bool, BackendError> {
-        let index = self.steps.done.iter().position(|(done, _)| *done == ticket);
-        let (_, results) = self.steps.done.swap_remove(index.expect("a step is collected once"));
-        self.steps.spare.push(std::mem::replace(into, results));
+        self.steps.collect(ticket, into);
         Ok(true)
     }
 
@@ -371,9 +329,15 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn export_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError> {
-        self.caches.export(cell, into);
-        Ok(())
+    fn export_cell(&mut self, cell: Cell) -> Result<Ticket, BackendError> {
+        let mut bytes = Vec::new();
+        self.caches.export(cell, &mut bytes);
+        Ok(self.steps.keep_cell(bytes))
+    }
+
+    fn collect_cell(&mut self, ticket: Ticket, _: Wait, into: &mut Vec<u8>) -> Result<bool, BackendError> {
+        self.steps.collect_cell(ticket, into);
+        Ok(true)
     }
 
     fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {

@@ -232,6 +232,10 @@ pub(crate) fn check_program(program: &Program, kernels: &[KernelRow]) {
         }
         check_overlap(program, call);
     }
+    if let Some((earlier, later)) = program.unordered_calls() {
+        let label = |index: usize| &program.calls[index].label;
+        panic!("`{}` and `{}` touch the same memory and are not ordered", label(earlier), label(later));
+    }
     for output in &program.outputs {
         assert!(arena_range(program, &output.operand).is_some(), "`{}` is not in the arena", output.name);
     }

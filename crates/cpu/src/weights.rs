@@ -11,11 +11,10 @@ use crate::kernels::matmul::{self, Packed};
 use crate::memory::Buffer;
 use crate::team::Team;
 
-/// Loads a weight in a kernel's form and says how many bytes it takes.
+/// Loads a weight in the form its key names and says how many bytes it takes.
 pub(crate) fn load(
     team: &mut Team,
     backend: &str,
-    form: WeightForm,
     key: &WeightKey,
     source: &dyn WeightSource,
 ) -> Result<(Weight, usize), BackendError> {
@@ -37,7 +36,7 @@ pub(crate) fn load(
     if dims.contains(&0) {
         return Err(wrong("which is empty"));
     }
-    match form {
+    match WeightForm::of(key) {
         WeightForm::Packed => {
             if !matmul::is_supported(source.dtype()) {
                 return Err(BackendError::UnsupportedWeight {

@@ -109,4 +109,8 @@ fn invalid_programs_are_rejected() {
     case(|p| p.calls[0].inputs[0].place = Place::Arena(0), "touches");
     case(|p| p.calls[0].outputs[0].place = Place::Hidden(0), "not in the arena");
     case(|p| p.calls[0].kernel = 0, "bound to kernel");
+    // A second call on the same cache and memory, which nothing orders after the first.
+    case(|p| p.calls.push(p.calls[0].clone()), "not ordered");
+    case(|p| p.calls.push(Call { after: vec![0], ..p.calls[0].clone() }), "no panic");
+    case(|p| p.calls[0].after = vec![0], "not ordered");
 }

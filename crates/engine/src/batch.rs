@@ -5,7 +5,6 @@ use mambo_kernel::{
 };
 
 use crate::cache::KvPages;
-use crate::sample::History;
 use crate::sequence::Sequence;
 
 /// Buffers behind [`StepInputs`].
@@ -63,8 +62,7 @@ impl Batch {
         let sampling = &sequence.request.sampling;
         let mut row = sampling.choose_row((segment.position + segment.rows) as usize);
         let first = self.adjustments.len() as u32;
-        let history = History { prompt: &sequence.request.prompt, generated: &sequence.generated };
-        sampling.adjust(history, &mut self.adjustments);
+        sampling.adjust(&sequence.history, &mut self.adjustments);
         row.adjustments = first..self.adjustments.len() as u32;
         if let Some(source) = &sequence.request.mask {
             let words = mask_words(vocabulary);

@@ -7,12 +7,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mambo_kernel::{Backend, CacheLayout, ProgramId, StepResults, Wait};
+use mambo_kernel::{Backend, BackendError, CacheLayout, ProgramId, StepResults, Wait};
 
 use crate::batch::Batch;
-use crate::cache::{KvPages, StateSlots};
+use crate::cache::{CellPool, KvPages, StateSlots};
 use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
+use crate::history::History;
 use crate::in_flight::StepInFlight;
 use crate::load::{EngineConfig, Loaded, ModelGraphs, Programs, Progress, Weights, load};
 use crate::sample::Choice;
@@ -54,9 +55,13 @@ pub struct Engine {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) pages: KvPages,
     pub(crate) slots: StateSlots,
+    /// Slots that hold the states of snapshots.
+    pub(crate) snapshot_slots: CellPool,
+    /// Why no call can succeed any more.
+    pub(crate) lost: Option<Arc<BackendError>>,
     trained_context: usize,
     pub(crate) vocab: usize,
-    waiting: VecDeque<(SequenceId, Request)>,
+    pub(crate) waiting: VecDeque<(SequenceId, Request)>,
     pub(crate) running: Vec<Sequence>,
     /// Ended sequences whose slot and pages steps in flight still write.
     pub(crate) ended: Vec<Sequence>,
@@ -83,12 +88,15 @@ impl Engine {
         config.step_tokens = config.step_tokens.max(config.max_sequences);
         let Loaded { programs, layout, fingerprint } =
             load(&mut *backend, graphs, weights, &config, progress)?;
+        let (pages, slots, snapshot_slots) = pools(&layout, &config);
         Ok(Engine {
             backend,
             programs,
             fingerprint,
-            pages: KvPages::new(layout.pages),
-            slots: StateSlots::new(layout.slots),
+            pages,
+            slots,
+            snapshot_slots,
+            lost: None,
             layout,
             trained_context: graphs.trained_context,
             vocab: graphs.vocab,
@@ -103,6 +111,11 @@ impl Engine {
             results: StepResults::default(),
             events: Vec::new(),
         })
+    }
+
+    /// Loses what pages and slots hold: snapshots that share them are another engine's from now on.
+    pub(crate) fn replace_pools(&mut self) {
+        (self.pages, self.slots, self.snapshot_slots) = pools(&self.layout, &self.config);
     }
 
     /// The backend, for profiling and inspection.
@@ -140,11 +153,12 @@ impl Engine {
 
     /// Recurrent slots and KV pages that neither a sequence nor a snapshot holds.
     pub fn free_cells(&self) -> (usize, usize) {
-        (self.slots.free(), self.pages.free())
+        (self.slots.free() + self.snapshot_slots.free(), self.pages.free())
     }
 
     /// Queues a request.
     pub fn submit(&mut self, request: Request) -> Result<SequenceId, EngineError> {
+        self.check_alive()?;
         self.check_tokens(&request.prompt)?;
         if request.prompt.len() == self.config.context_tokens {
             return Err(EngineError::NoRoom { context: self.config.context_tokens });
@@ -221,18 +235,20 @@ impl Engine {
                 }
                 // No running sequence will free any: the request would wait forever.
                 let (id, _) = self.waiting.pop_front().expect("the front was looked at");
-                let busy = EngineError::Busy { free_slots, free_pages };
-                self.events.push(Event::Finished { id, reason: FinishReason::Failed(busy.to_string()) });
+                let reason = FinishReason::Failed(EngineError::Busy { free_slots, free_pages }.into());
+                self.events.push(Event::Finished { id, reason });
                 continue;
             }
             let slot = self.slots.take().expect("slots were counted");
             let (id, request) = self.waiting.pop_front().expect("the front was looked at");
+            let history = History::of(&request);
             let mut sequence = Sequence {
                 id,
                 request,
                 slot,
                 pages: Default::default(),
                 generated: Vec::new(),
+                history,
                 reused: 0,
                 limit,
                 steps_in_flight: 0,
@@ -250,7 +266,10 @@ impl Engine {
                 }
                 Err(error) => {
                     self.slots.give_back(sequence.slot);
-                    self.events.push(Event::Finished { id, reason: FinishReason::Failed(error.to_string()) });
+                    // Its pages are freed before a loss replaces the pool they came from.
+                    drop(sequence.pages);
+                    self.note_loss(&error);
+                    self.events.push(Event::Finished { id, reason: FinishReason::Failed(error.into()) });
                 }
             }
         }
@@ -272,6 +291,11 @@ impl Engine {
 
     /// Takes back the last `tokens` generated tokens of a running sequence.
     pub fn rollback(&mut self, id: SequenceId, tokens: usize) -> Result<(), EngineError> {
+        let result = self.move_back(id, tokens);
+        self.noting_loss(result)
+    }
+
+    fn move_back(&mut self, id: SequenceId, tokens: usize) -> Result<(), EngineError> {
         let index = self.idle_sequence(id)?;
         let sequence = &self.running[index];
         // The newest token has been chosen but has not run: taking it back moves no cursor.
@@ -284,8 +308,14 @@ impl Engine {
         if !self.running[index].slot.rollback(ran, self.config.rollback) {
             return Err(EngineError::Rollback { tokens });
         }
-        self.running[index].generated.truncate(keep);
+        let taken_back = self.running[index].generated.split_off(keep);
+        taken_back.iter().for_each(|token| self.running[index].history.remove(*token));
         Ok(())
+    }
+
+    /// Tokens of a running sequence that have been submitted to the backend or restored.
+    pub fn position(&self, id: SequenceId) -> Option<usize> {
+        self.running.iter().find(|s| s.id == id).map(|s| s.slot.position())
     }
 
     /// The index of a running sequence that no step in flight uses.
@@ -296,4 +326,10 @@ impl Engine {
             _ => Err(EngineError::InFlight),
         }
     }
+}
+
+/// Pages, slots of sequences and slots of snapshots, all free.
+fn pools(layout: &CacheLayout, config: &EngineConfig) -> (KvPages, StateSlots, CellPool) {
+    let (own, all) = (config.max_sequences as u32, layout.slots as u32);
+    (KvPages::new(layout.pages as u32), StateSlots::new(config.max_sequences), CellPool::new(own..all))
 }

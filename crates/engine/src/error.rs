@@ -1,5 +1,9 @@
 //! What can go wrong between a request and its tokens.
 
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
 use mambo_graph::GraphError;
 use mambo_kernel::BackendError;
 use mambo_plan::PlanError;
@@ -53,7 +57,10 @@ pub enum EngineError {
     },
     /// A step failed in the backend.
     #[error("the step failed and what the sequence had computed is lost; submit it again ({0})")]
-    Step(String),
+    Step(Arc<BackendError>),
+    /// The device is gone with everything it held.
+    #[error("{0}")]
+    Lost(Arc<BackendError>),
     /// Memory that a step in flight uses.
     #[error("a step is in flight; end it first")]
     InFlight,
@@ -76,6 +83,18 @@ pub enum EngineError {
         parts: String,
         /// What the machine has.
         available: String,
+    },
+    /// More cache pages than can be numbered.
+    #[error(
+        "{sequences} sequences of {context} tokens take {pages} cache pages, which is more than can be numbered; use a shorter context or fewer sequences"
+    )]
+    TooManyPages {
+        /// Sequences at once.
+        sequences: usize,
+        /// Positions of each.
+        context: usize,
+        /// Pages that they would take.
+        pages: usize,
     },
     /// A graph names a weight the checkpoint does not bind.
     #[error("the model's graph needs weight `{0}`, which the checkpoint does not provide")]
@@ -132,4 +151,34 @@ pub enum EngineError {
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
+}
+
+/// Why a sequence failed: an error that events can share.
+#[derive(Clone, Debug)]
+pub struct Failure(Arc<EngineError>);
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        Failure(Arc::new(error))
+    }
+}
+
+impl Deref for Failure {
+    type Target = EngineError;
+
+    fn deref(&self) -> &EngineError {
+        &self.0
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl PartialEq for Failure {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
 }

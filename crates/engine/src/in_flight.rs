@@ -1,9 +1,11 @@
 //! Steps between [`Engine::begin`] and [`Engine::end`]: what was submitted, and what to do with its results.
 
+use std::sync::Arc;
+
 use mambo_kernel::{BackendError, Fetch, HiddenRows, NO_TOKEN, StepInputs, StepResults, Ticket, Wait};
 
 use crate::engine::{Engine, Event};
-use crate::error::EngineError;
+use crate::error::{EngineError, Failure};
 use crate::sample::{Choice, logprobs};
 use crate::scheduler::schedule;
 use crate::sequence::{FinishReason, SequenceId};
@@ -37,7 +39,7 @@ struct Part {
 impl Engine {
     /// Submits the next step, if the backend takes one more and anything can run. Says whether it did.
     pub fn begin(&mut self) -> bool {
-        if self.in_flight.len() >= self.backend.queue_depth().max(1) {
+        if self.is_lost() || self.in_flight.len() >= self.backend.queue_depth().max(1) {
             return false;
         }
         self.admit();
@@ -63,7 +65,7 @@ impl Engine {
                 };
                 self.in_flight.push_back(StepInFlight { ticket, follow_up, failure, parts });
             }
-            Err(error) => self.fail_parts(&parts, &error),
+            Err(error) => self.fail_parts(&parts, error),
         }
         true
     }
@@ -146,8 +148,15 @@ impl Engine {
         let step = self.in_flight.pop_front().expect("the front was looked at");
         let results = std::mem::take(&mut self.results);
         match step.failure.map_or(collected, Err) {
-            Ok(()) => step.parts.iter().for_each(|part| self.finish_part(part, &results)),
-            Err(error) => self.fail_parts(&step.parts, &error),
+            Ok(()) => {
+                for part in &step.parts {
+                    // Taking one sequence's snapshot can find the device gone, and all sequences with it.
+                    if !self.is_lost() {
+                        self.finish_part(part, &results);
+                    }
+                }
+            }
+            Err(error) => self.fail_parts(&step.parts, error),
         }
         self.results = results;
         Some(std::mem::take(&mut self.events))
@@ -157,17 +166,20 @@ impl Engine {
     fn finish_part(&mut self, part: &Part, results: &StepResults) {
         let Some(index) = self.land(part) else { return };
         if let Err(error) = self.take_snapshot(index, part.position) {
-            return self.fail(index, error);
+            let failure = Failure::from(error);
+            self.fail(index, failure.clone());
+            return self.note_loss(&failure);
         }
         let Some(row) = part.chosen else { return };
         let token = results.tokens[row as usize];
         if token as usize >= self.vocab {
             debug_assert_eq!(token, NO_TOKEN, "a chosen token is in the vocabulary");
-            return self.fail(index, EngineError::NoToken { position: part.position - 1 });
+            return self.fail(index, EngineError::NoToken { position: part.position - 1 }.into());
         }
         let sequence = &mut self.running[index];
         sequence.unseen -= 1;
         sequence.generated.push(token);
+        sequence.history.add(token);
         let count = sequence.request.sampling.logprobs;
         let logits = part.logits.map(|fetched| &results.rows[fetched][..]);
         let logprobs = logits.zip(count).map(|(logits, count)| logprobs(logits, token, count));
@@ -195,18 +207,20 @@ impl Engine {
     }
 
     /// Ends the sequences of a step that failed: their memory may be half-written.
-    fn fail_parts(&mut self, parts: &[Part], error: &BackendError) {
+    fn fail_parts(&mut self, parts: &[Part], error: BackendError) {
+        let error = Arc::new(error);
         for part in parts {
             if let Some(index) = self.land(part) {
-                self.fail(index, EngineError::Step(error.to_string()));
+                self.fail(index, EngineError::Step(Arc::clone(&error)).into());
             }
         }
+        self.note_loss(&EngineError::Step(error));
     }
 
     /// Ends a sequence with the reason.
-    fn fail(&mut self, index: usize, error: EngineError) {
+    fn fail(&mut self, index: usize, failure: Failure) {
         let id = self.running[index].id;
-        self.events.push(Event::Finished { id, reason: FinishReason::Failed(error.to_string()) });
+        self.events.push(Event::Finished { id, reason: FinishReason::Failed(failure) });
         self.retire(index);
     }
 }

@@ -6,9 +6,12 @@ mod batch;
 pub mod cache;
 mod engine;
 mod error;
+mod export;
 mod fingerprint;
+mod history;
 mod in_flight;
 mod load;
+mod loss;
 mod memory;
 mod resume;
 mod sample;
@@ -18,14 +21,15 @@ mod sequence;
 mod snapshot;
 
 pub use engine::{Engine, Event};
-pub use error::EngineError;
+pub use error::{EngineError, Failure};
+pub use export::Export;
 pub use fingerprint::Fingerprint;
 pub use load::{
     EngineConfig, ModelGraphs, PlanOptions, Progress, SCORE_TOKENS, SnapshotRoom, TOKEN, Weights, optimise,
     plan,
 };
 pub use memory::{MemoryNeed, cache_layout, human_bytes};
-pub use sample::{Choice, History, Logprobs, SamplingParams, argmax};
+pub use sample::{Choice, Logprobs, SamplingParams, argmax};
 pub use score::{ScoreOptions, ScoredRows};
 pub use sequence::{FinishReason, Request, SequenceId, TokenMask};
 pub use snapshot::Snapshot;

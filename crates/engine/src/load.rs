@@ -68,6 +68,9 @@ pub struct SnapshotRoom {
     pub count: usize,
     /// Tokens.
     pub tokens: usize,
+    /// Snapshots whose recurrent state stays in a slot of the backend, which copies it without the host; other states
+    /// go to the host's memory.
+    pub slots: usize,
 }
 
 /// Rows of a scoring step: every row's logits are wanted there, and a row of logits is large.
@@ -208,6 +211,10 @@ pub(crate) fn load(
     }
 
     let layout = CacheLayout { kv_scales: weights.kv_scales().to_vec(), ..cache_layout(graphs, config) };
+    if u32::try_from(layout.pages).is_err() {
+        let (sequences, context, pages) = (config.max_sequences, config.context_tokens, layout.pages);
+        return Err(EngineError::TooManyPages { sequences, context, pages });
+    }
     let budget = config.memory.map_or_else(|| backend.memory(), Ok)?;
     check_memory(&programs, &layout, weights, config, budget)?;
     load_weights(backend, &programs, weights, progress)?;
@@ -230,21 +237,12 @@ pub(crate) fn load(
     Ok(Loaded { programs, layout, fingerprint })
 }
 
-/// Every weight once: the program and call that reads it first decides the kernel it is packed for.
-pub(crate) fn weight_keys(programs: &[Program]) -> Vec<(usize, WeightKey, usize)> {
+/// Every weight once in every form, with the program that reads it first.
+pub(crate) fn weight_keys(programs: &[Program]) -> Vec<(usize, &WeightKey)> {
     let mut seen = HashSet::new();
-    let mut keys = Vec::new();
-    for (index, program) in programs.iter().enumerate() {
-        for call in &program.calls {
-            for &weight in &call.weights {
-                let key = &program.weights[weight];
-                if seen.insert(key.clone()) {
-                    keys.push((index, key.clone(), call.kernel));
-                }
-            }
-        }
-    }
-    keys
+    let keys =
+        programs.iter().enumerate().flat_map(|(index, p)| p.weights.iter().map(move |key| (index, key)));
+    keys.filter(|(_, key)| seen.insert(*key)).collect()
 }
 
 fn load_weights(
@@ -254,12 +252,12 @@ fn load_weights(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), EngineError> {
     let keys = weight_keys(programs);
-    let total = keys.iter().filter_map(|(_, key, _)| source_bytes(weights, &key.name)).sum();
+    let total = keys.iter().filter_map(|(_, key)| source_bytes(weights, &key.name)).sum();
     let mut done = 0;
-    for (_, key, kernel) in keys {
+    for (_, key) in keys {
         progress(Progress { done, total });
         let source = weights.weight(&key.name).ok_or_else(|| EngineError::MissingWeight(key.name.clone()))?;
-        backend.load_weight(&key, kernel, source)?;
+        backend.load_weight(key, source)?;
         done += source_bytes(weights, &key.name).unwrap_or(0);
     }
     progress(Progress { done: total, total });

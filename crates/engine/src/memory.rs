@@ -16,7 +16,7 @@ pub struct MemoryNeed {
     pub state: u64,
     /// Activations.
     pub arena: u64,
-    /// Snapshots kept beside the caches.
+    /// States of snapshots kept beside the caches.
     pub snapshots: u64,
 }
 
@@ -44,7 +44,7 @@ pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout 
             .saturating_add(config.snapshots.count),
         state_layers: graphs.trunk.state_layers.clone(),
         state_elem: config.state_elem,
-        slots: config.max_sequences,
+        slots: config.max_sequences.saturating_add(config.snapshots.slots),
         rollback: config.rollback,
     }
 }
@@ -70,14 +70,12 @@ pub(crate) fn check_memory(
     budget: MemoryBudget,
 ) -> Result<(), EngineError> {
     let need = MemoryNeed {
-        weights: weight_keys(programs)
-            .iter()
-            .filter_map(|(_, key, _)| source_bytes(weights, &key.name))
-            .sum(),
+        weights: weight_keys(programs).iter().filter_map(|(_, key)| source_bytes(weights, &key.name)).sum(),
         kv: layout.kv_bytes() as u64,
         state: (layout.slot_bytes() as u64).saturating_mul(layout.slots as u64),
         arena: programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64,
-        snapshots: (layout.slot_bytes() as u64).saturating_mul(config.snapshots.count as u64),
+        snapshots: (layout.slot_bytes() as u64)
+            .saturating_mul(config.snapshots.count.saturating_sub(config.snapshots.slots) as u64),
     };
     let on_device = need.total().saturating_sub(need.snapshots);
     let parts = [

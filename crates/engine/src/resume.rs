@@ -1,42 +1,22 @@
-//! Snapshots of running sequences, and sequences that resume from one. Full pages are shared; the last page of a
-//! snapshot, which will be written again, is copied.
+//! Snapshots of running sequences, and sequences that resume from one. Full pages are shared; slots, and the last page
+//! of a snapshot, which will be written again, are copied.
 
 use std::sync::Arc;
 
 use mambo_kernel::{CacheTypes, Cell, PAGE_TOKENS};
 
-use crate::cache::{KvPages, PageRef};
+use crate::cache::{CellRef, KvPages};
 use crate::engine::{Engine, Event};
 use crate::error::EngineError;
 use crate::sequence::{Request, Sequence, SequenceId};
-use crate::snapshot::{Snapshot, SnapshotPage};
+use crate::snapshot::{Snapshot, SnapshotCell};
 
 impl Engine {
     /// A copy of a running sequence's memory at the position it has reached; between steps only.
     pub fn snapshot(&mut self, id: SequenceId) -> Result<Snapshot, EngineError> {
         let index = self.idle_sequence(id)?;
-        self.capture(index)
-    }
-
-    /// The portable form of a snapshot of this engine: bytes that another engine, on any backend, can resume from.
-    pub fn export(&mut self, snapshot: &Snapshot) -> Result<Vec<u8>, EngineError> {
-        let mut pages = Vec::with_capacity(snapshot.pages.len());
-        for page in &snapshot.pages {
-            pages.push(match page {
-                SnapshotPage::Bytes(bytes) => bytes.to_vec(),
-                SnapshotPage::Shared(page) => {
-                    self.check_owner(page)?;
-                    let mut bytes = Vec::with_capacity(snapshot.page_bytes);
-                    self.backend.export_cell(Cell::Page(page.number()), &mut bytes)?;
-                    bytes
-                }
-            });
-        }
-        Ok(snapshot.to_bytes(&pages))
-    }
-
-    fn check_owner(&self, page: &PageRef) -> Result<(), EngineError> {
-        if self.pages.owns(page) { Ok(()) } else { Err(EngineError::ForeignSnapshot) }
+        let snapshot = self.capture(index);
+        self.noting_loss(snapshot)
     }
 
     /// Takes the snapshot that a request asked for, once, when the sequence reaches its position.
@@ -53,38 +33,54 @@ impl Engine {
         let sequence = &self.running[index];
         let position = sequence.slot.position();
         let tokens = (0..position).map(|p| sequence.token(p).expect("what has run was seen")).collect();
-        let slot_cell = Cell::Slot { slot: sequence.slot.index(), position: position as u32 };
-        let mut slot = Vec::with_capacity(self.layout.cell_bytes(slot_cell));
-        self.backend.export_cell(slot_cell, &mut slot)?;
+        let slot = sequence.slot.index();
         // Without attention layers, pages hold nothing.
         let count = if self.layout.kv_layers.is_empty() { 0 } else { KvPages::pages_for(position) };
         let held = sequence.pages.pages()[..count].to_vec();
         let mut pages = Vec::with_capacity(held.len());
         for (number, page) in held.into_iter().enumerate() {
             let is_full = (number + 1) * PAGE_TOKENS <= position;
-            pages.push(if is_full { SnapshotPage::Shared(page) } else { self.copy_of(&page)? });
+            pages.push(if is_full { SnapshotCell::Shared(page) } else { self.copy_of_page(&page)? });
         }
+        let slot = self.copy_of_slot(slot, position as u32)?;
         Ok(Snapshot {
             model: self.fingerprint,
             types: self.types(),
             tokens,
             slot,
+            slot_bytes: self.layout.cell_bytes(Cell::Slot { slot: 0, position: position as u32 }),
             pages,
             page_bytes: self.layout.cell_bytes(Cell::Page(0)),
         })
     }
 
     /// A copy of a page that is still written: another page if one is free, else bytes.
-    fn copy_of(&mut self, page: &PageRef) -> Result<SnapshotPage, EngineError> {
-        let from = Cell::Page(page.number());
+    fn copy_of_page(&mut self, page: &CellRef) -> Result<SnapshotCell, EngineError> {
         // Pages that running sequences have reserved are not free, so this takes none of theirs.
-        if let Some(copy) = self.pages.take_one() {
-            self.backend.copy_cell(from, Cell::Page(copy.number()))?;
-            return Ok(SnapshotPage::Shared(copy));
+        let copy = self.pages.take_one();
+        self.copy_of(Cell::Page(page.number()), copy, Cell::Page)
+    }
+
+    /// A copy of a slot: another slot if one is free, else bytes.
+    fn copy_of_slot(&mut self, slot: u32, position: u32) -> Result<SnapshotCell, EngineError> {
+        let copy = self.snapshot_slots.take();
+        let cell = |slot| Cell::Slot { slot, position };
+        self.copy_of(cell(slot), copy, cell)
+    }
+
+    fn copy_of(
+        &mut self,
+        from: Cell,
+        copy: Option<CellRef>,
+        cell: impl Fn(u32) -> Cell,
+    ) -> Result<SnapshotCell, EngineError> {
+        if let Some(copy) = copy {
+            self.backend.copy_cell(from, cell(copy.number()))?;
+            return Ok(SnapshotCell::Shared(copy));
         }
-        let mut bytes = Vec::new();
-        self.backend.export_cell(from, &mut bytes)?;
-        Ok(SnapshotPage::Bytes(bytes.into()))
+        let mut bytes = Vec::with_capacity(self.layout.cell_bytes(from));
+        self.backend.read_cell(from, &mut bytes)?;
+        Ok(SnapshotCell::Bytes(bytes.into()))
     }
 
     fn types(&self) -> CacheTypes {
@@ -96,7 +92,7 @@ impl Engine {
         let Some(snapshot) = request.resume.as_ref().filter(|s| s.begins(&request.prompt)) else { return 0 };
         let full = snapshot.tokens.len() / PAGE_TOKENS;
         let is_ours =
-            |page: &&SnapshotPage| matches!(page, SnapshotPage::Shared(page) if self.pages.owns(page));
+            |page: &&SnapshotCell| matches!(page, SnapshotCell::Shared(page) if self.pages.owns(page));
         snapshot.pages.iter().take(full).filter(is_ours).count()
     }
 
@@ -126,8 +122,15 @@ impl Engine {
             let own = self.page_from(page, is_full)?;
             sequence.pages.push(own);
         }
-        let slot = Cell::Slot { slot: sequence.slot.index(), position: position as u32 };
-        self.backend.import_cell(slot, &snapshot.slot)?;
+        let cell = |slot| Cell::Slot { slot, position: position as u32 };
+        let own = cell(sequence.slot.index());
+        match &snapshot.slot {
+            SnapshotCell::Shared(slot) if !self.snapshot_slots.owns(slot) => {
+                return Err(EngineError::ForeignSnapshot);
+            }
+            SnapshotCell::Shared(slot) => self.backend.copy_cell(cell(slot.number()), own)?,
+            SnapshotCell::Bytes(bytes) => self.backend.import_cell(own, bytes)?,
+        }
         sequence.slot.restored_at(position);
         sequence.reused = position;
         sequence.request.snapshot_at = sequence.request.snapshot_at.filter(|at| *at > position);
@@ -135,10 +138,12 @@ impl Engine {
     }
 
     /// A page for a sequence to continue with: shared if it is full, else a copy.
-    fn page_from(&mut self, page: &SnapshotPage, is_full: bool) -> Result<PageRef, EngineError> {
+    fn page_from(&mut self, page: &SnapshotCell, is_full: bool) -> Result<CellRef, EngineError> {
         match page {
-            SnapshotPage::Shared(page) => {
-                self.check_owner(page)?;
+            SnapshotCell::Shared(page) => {
+                if !self.pages.owns(page) {
+                    return Err(EngineError::ForeignSnapshot);
+                }
                 if is_full {
                     return Ok(page.clone());
                 }
@@ -146,7 +151,7 @@ impl Engine {
                 self.backend.copy_cell(Cell::Page(page.number()), Cell::Page(copy.number()))?;
                 Ok(copy)
             }
-            SnapshotPage::Bytes(bytes) => {
+            SnapshotCell::Bytes(bytes) => {
                 let own = self.pages.take_one().expect("pages were counted");
                 self.backend.import_cell(Cell::Page(own.number()), bytes)?;
                 Ok(own)

@@ -3,6 +3,8 @@
 
 use mambo_kernel::{Adjustment, ChooseRow};
 
+use crate::history::History;
+
 /// How the next token is chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
@@ -65,27 +67,22 @@ impl SamplingParams {
         }
     }
 
-    /// Appends the adjustments that follow from these tokens, sorted by token.
-    pub(crate) fn adjust(&self, history: History, into: &mut Vec<Adjustment>) {
+    /// Appends the adjustments that follow from the tokens so far, sorted by token, each once.
+    pub(crate) fn adjust(&self, history: &History, into: &mut Vec<Adjustment>) {
         let start = into.len();
         let plain = |token: u32| Adjustment { token, bias: 0.0, factor: 1.0, penalty: 0.0 };
-        for &(token, bias) in &self.logit_bias {
-            into.push(Adjustment { bias, ..plain(token) });
+        if self.needs_history() {
+            into.extend(history.seen().map(|(token, generated)| {
+                let frequency = self.frequency_penalty * generated as f32;
+                let penalty = if generated > 0 { self.presence_penalty + frequency } else { 0.0 };
+                Adjustment { factor: self.repetition_penalty, penalty, ..plain(token) }
+            }));
         }
-        if self.repetition_penalty != 1.0 {
-            let seen = history.prompt.iter().chain(history.generated);
-            into.extend(seen.map(|&token| Adjustment { factor: self.repetition_penalty, ..plain(token) }));
+        if !self.logit_bias.is_empty() {
+            into.extend(self.logit_bias.iter().map(|&(token, bias)| Adjustment { bias, ..plain(token) }));
+            into[start..].sort_by_key(|change| change.token);
+            merge_equal_tokens(into, start);
         }
-        if self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 {
-            let mut generated = history.generated.to_vec();
-            generated.sort_unstable();
-            for run in generated.chunk_by(|a, b| a == b) {
-                let penalty = self.presence_penalty + self.frequency_penalty * run.len() as f32;
-                into.push(Adjustment { penalty, ..plain(run[0]) });
-            }
-        }
-        into[start..].sort_by_key(|change| change.token);
-        merge_equal_tokens(into, start);
     }
 
     /// The first invalid value, as a sentence.
@@ -134,15 +131,6 @@ pub struct Choice {
     pub token: u32,
     /// Log probabilities, if asked for.
     pub logprobs: Option<Logprobs>,
-}
-
-/// What sampling needs to know of the tokens before.
-#[derive(Clone, Copy, Debug)]
-pub struct History<'a> {
-    /// The prompt.
-    pub prompt: &'a [u32],
-    /// What was generated since.
-    pub generated: &'a [u32],
 }
 
 /// Leaves one adjustment for each token of a sorted list: biases and penalties add up, a factor counts once.
@@ -207,7 +195,7 @@ mod tests {
     /// The most likely token once the adjustments are applied.
     fn choose(params: &SamplingParams, generated: &[u32]) -> u32 {
         let mut changes = Vec::new();
-        params.adjust(History { prompt: &[], generated }, &mut changes);
+        params.adjust(&History::counting(&[], generated), &mut changes);
         assert!(changes.windows(2).all(|two| two[0].token < two[1].token), "{changes:?}");
         choose::reference(&LOGITS, &params.choose_row(0), &changes, None)
     }
@@ -260,7 +248,7 @@ mod tests {
             ..Default::default()
         };
         let mut changes = vec![Adjustment { token: 9, bias: 0.0, factor: 1.0, penalty: 0.0 }];
-        params.adjust(History { prompt: &[1, 1], generated: &[3, 3] }, &mut changes);
+        params.adjust(&History::counting(&[1, 1], &[3, 3]), &mut changes);
         let change = |token, bias, penalty| Adjustment { token, bias, factor: 2.0, penalty };
         assert_eq!(changes[1..], [change(1, 0.25, 0.0), change(3, 2.0, 1.0)]);
     }

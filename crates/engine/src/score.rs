@@ -51,6 +51,7 @@ impl Engine {
         options: ScoreOptions,
         rows: &mut dyn FnMut(ScoredRows),
     ) -> Result<(), EngineError> {
+        self.check_alive()?;
         self.check_tokens(tokens)?;
         if !self.in_flight.is_empty() {
             return Err(EngineError::InFlight);
@@ -66,7 +67,7 @@ impl Engine {
         for sequence in sequences {
             self.slots.give_back(sequence.slot);
         }
-        result
+        self.noting_loss(result)
     }
 
     /// Slots and pages for the text, which comes first, and its companions.

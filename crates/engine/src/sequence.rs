@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::cache::{PageList, Slot};
+use crate::error::Failure;
+use crate::history::History;
 use crate::sample::SamplingParams;
 use crate::snapshot::Snapshot;
 
@@ -38,7 +40,7 @@ pub struct Request {
 }
 
 /// Why a sequence ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum FinishReason {
     /// A stop token was chosen.
     Stop,
@@ -49,7 +51,7 @@ pub enum FinishReason {
     /// It was cancelled.
     Cancelled,
     /// It failed, for the reason given.
-    Failed(String),
+    Failed(Failure),
 }
 
 /// A request that holds a slot and pages.
@@ -61,6 +63,8 @@ pub(crate) struct Sequence {
     pub slot: Slot,
     pub pages: PageList,
     pub generated: Vec<u32>,
+    /// The tokens so far, counted, where penalties need them.
+    pub history: History,
     /// Prompt tokens that were restored from a snapshot instead of run.
     pub reused: usize,
     /// Prompt plus generated tokens may not exceed this.

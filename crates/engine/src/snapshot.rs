@@ -1,14 +1,14 @@
 //! A sequence's memory at one position: recurrent state and KV pages together. A hybrid model needs
 //! both, so they are never separated.
 //!
-//! Inside its engine a snapshot shares the sequence's full pages. [`Snapshot::to_bytes`] and [`Snapshot::from_bytes`]
-//! give its portable form: cells in the contract's layout behind a header that names version and model.
+//! Inside its engine a snapshot shares the sequence's full pages. [`crate::Engine::export`] and
+//! [`Snapshot::from_bytes`] give its portable form: cells in the contract's layout behind a header that names version and model.
 
 use std::sync::Arc;
 
 use mambo_kernel::{CacheTypes, KvElem, KvTypes, StateElem};
 
-use crate::cache::PageRef;
+use crate::cache::CellRef;
 use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
 
@@ -16,11 +16,11 @@ use crate::fingerprint::Fingerprint;
 const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"MAMBOSNP";
 
-/// A page as a snapshot holds it.
+/// A page or a slot as a snapshot holds it.
 #[derive(Clone, Debug)]
-pub(crate) enum SnapshotPage {
+pub(crate) enum SnapshotCell {
     /// In the engine's pool, perhaps shared with sequences and other snapshots.
-    Shared(PageRef),
+    Shared(CellRef),
     /// Outside, in the contract's layout.
     Bytes(Arc<[u8]>),
 }
@@ -34,10 +34,12 @@ pub struct Snapshot {
     pub(crate) types: CacheTypes,
     /// The tokens that ran.
     pub(crate) tokens: Vec<u32>,
-    /// The recurrent slot's cell, in the contract's layout.
-    pub(crate) slot: Vec<u8>,
+    /// The recurrent slot.
+    pub(crate) slot: SnapshotCell,
+    /// Bytes of its cell in the contract's layout.
+    pub(crate) slot_bytes: usize,
     /// The KV pages that hold those tokens.
-    pub(crate) pages: Vec<SnapshotPage>,
+    pub(crate) pages: Vec<SnapshotCell>,
     /// Bytes of a page.
     pub(crate) page_bytes: usize,
 }
@@ -56,20 +58,20 @@ impl Snapshot {
 
     /// Bytes held, shared pages included.
     pub fn bytes(&self) -> usize {
-        self.slot.len() + self.pages.len() * self.page_bytes
+        self.slot_bytes + self.pages.len() * self.page_bytes
     }
 
-    /// The portable form, with the bytes of every page.
-    pub(crate) fn to_bytes(&self, pages: &[Vec<u8>]) -> Vec<u8> {
+    /// The portable form, with the bytes of the slot and of every page.
+    pub(crate) fn to_bytes(&self, slot: &[u8], pages: &[Vec<u8>]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend(VERSION.to_le_bytes());
         out.extend(self.model.0.to_le_bytes());
         out.extend(type_codes(self.types));
-        for length in [self.tokens.len(), self.slot.len(), pages.len(), self.page_bytes] {
+        for length in [self.tokens.len(), slot.len(), pages.len(), self.page_bytes] {
             out.extend((length as u64).to_le_bytes());
         }
         out.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
-        out.extend(&self.slot);
+        out.extend(slot);
         pages.iter().for_each(|page| out.extend(page));
         out
     }
@@ -92,13 +94,14 @@ impl Snapshot {
         let cut = || EngineError::SnapshotBytes("are cut off".into());
         let tokens = rest.take(tokens.checked_mul(4).ok_or_else(cut)?)?.as_chunks().0;
         let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        let slot = rest.take(slot)?.to_vec();
+        let slot_bytes = slot;
+        let slot = SnapshotCell::Bytes(rest.take(slot_bytes)?.into());
         let all = rest.take(pages.checked_mul(page_bytes).ok_or_else(cut)?)?;
-        let page = |index: usize| SnapshotPage::Bytes(all[index * page_bytes..][..page_bytes].into());
+        let page = |index: usize| SnapshotCell::Bytes(all[index * page_bytes..][..page_bytes].into());
         // Pages of no bytes are those of a model without attention; their number is bounded by the tokens' anyway.
         let pages = if page_bytes == 0 { Vec::new() } else { (0..pages).map(page).collect() };
         match rest.0.len() {
-            0 => Ok(Snapshot { model, types, tokens, slot, pages, page_bytes }),
+            0 => Ok(Snapshot { model, types, tokens, slot, slot_bytes, pages, page_bytes }),
             more => Err(EngineError::SnapshotBytes(format!("go on for {more} bytes after their end"))),
         }
     }

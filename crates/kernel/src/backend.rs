@@ -8,6 +8,7 @@ use mambo_tensor::DType;
 use crate::cache::CacheLayout;
 use crate::cache_elem::{KvTypes, StateElem};
 use crate::cell::Cell;
+use crate::maybe_send::MaybeSend;
 use crate::op::{Op, OpKind};
 use crate::program::{Phase, Program, WeightKey};
 use crate::step::{StepInputs, StepResults};
@@ -76,13 +77,21 @@ pub enum BackendError {
         /// Bytes needed.
         want: usize,
     },
-    /// The device or its driver failed; what was in flight is lost.
+    /// The device or its driver failed; what was in flight is lost, the next call may succeed.
     #[error("{backend} failed in {what}: {reason}")]
     Device {
         /// The backend's name.
         backend: String,
         /// What it was doing.
         what: String,
+        /// What the device or the driver said.
+        reason: String,
+    },
+    /// The device is gone with everything it held; no later call succeeds.
+    #[error("{backend} is lost ({reason}); load the model again")]
+    Lost {
+        /// The backend's name.
+        backend: String,
         /// What the device or the driver said.
         reason: String,
     },
@@ -157,6 +166,8 @@ pub struct KernelRow {
     pub inputs: Vec<Elem>,
     /// How it computes.
     pub arithmetic: Arithmetic,
+    /// The form it reads its weights in. A weight that kernels read in several forms is held once in each.
+    pub weight_form: &'static str,
     /// Whether it can serve this site. The first row that accepts is taken, so rows stand best first.
     pub accepts: Accepts,
     /// Whether at this site it can write its first output a second time, in a private type.
@@ -171,6 +182,7 @@ impl KernelRow {
             op,
             inputs: op.input_elems().to_vec(),
             arithmetic: Arithmetic::F32,
+            weight_form: "f32",
             accepts: Box::new(|_| true),
             rounds: Box::new(|_, _| false),
         }
@@ -191,6 +203,12 @@ impl KernelRow {
     /// The same, where it computes in another way than f32.
     pub fn computing(mut self, arithmetic: Arithmetic) -> Self {
         self.arithmetic = arithmetic;
+        self
+    }
+
+    /// The same, where it reads its weights in another form than f32.
+    pub fn holding(mut self, weight_form: &'static str) -> Self {
+        self.weight_form = weight_form;
         self
     }
 
@@ -251,7 +269,7 @@ pub trait WeightSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProgramId(pub usize);
 
-/// Handle of a submitted step.
+/// Handle of a submitted step, or of a cell that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
@@ -284,7 +302,7 @@ pub struct CallTime {
 
 /// A device that runs programs. It owns weights, caches and arena; which sequence holds which page or slot is up to
 /// the engine. Calls take effect in the order they are made, even if the device executes them later.
-pub trait Backend: Send {
+pub trait Backend: MaybeSend {
     /// `cpu`, `cuda`, ... with what it runs on, such as `cpu/avx512 x2`.
     fn name(&self) -> &str;
     /// The available kernels, best first within an op.
@@ -298,13 +316,8 @@ pub trait Backend: Send {
         1
     }
 
-    /// Loads a weight in the form that kernel row `kernel` reads. Loading a key twice has no effect.
-    fn load_weight(
-        &mut self,
-        key: &WeightKey,
-        kernel: usize,
-        source: &dyn WeightSource,
-    ) -> Result<(), BackendError>;
+    /// Loads a weight in the form that its key names. Loading a key twice has no effect.
+    fn load_weight(&mut self, key: &WeightKey, source: &dyn WeightSource) -> Result<(), BackendError>;
     /// Bytes the loaded weights take in the backend's own memory.
     fn weight_bytes(&self) -> u64;
     /// Bytes of one of them, where the backend keeps it in another form than the file.
@@ -328,8 +341,17 @@ pub trait Backend: Send {
 
     /// Copies a page to a page, or a slot at a position to another slot, on the device.
     fn copy_cell(&mut self, from: Cell, to: Cell) -> Result<(), BackendError>;
-    /// Appends the bytes of a cell in the contract's layout (see [`Cell`]).
-    fn export_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError>;
+    /// Queues reading a cell.
+    fn export_cell(&mut self, cell: Cell) -> Result<Ticket, BackendError>;
+    /// Appends the bytes of such a cell in the contract's layout (see [`Cell`]) if they have arrived, and returns
+    /// whether they have. Each is collected once, in any order.
+    fn collect_cell(&mut self, ticket: Ticket, wait: Wait, into: &mut Vec<u8>) -> Result<bool, BackendError>;
+    /// Reads a cell and blocks until its bytes have arrived.
+    fn read_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError> {
+        let ticket = self.export_cell(cell)?;
+        while !self.collect_cell(ticket, Wait::Block, into)? {}
+        Ok(())
+    }
     /// Fills a cell from such bytes.
     fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError>;
 

@@ -58,8 +58,10 @@ pub struct Operand {
 pub struct WeightKey {
     /// Canonical name, such as `layers.3.in_proj`.
     pub name: String,
-    /// Form.
+    /// What the op uses it as.
     pub usage: WeightUse,
+    /// The kernel's [`crate::KernelRow::weight_form`].
+    pub form: &'static str,
 }
 
 /// One kernel call.

@@ -18,6 +18,18 @@ pub enum PlanError {
         /// Most wanted rows asked for.
         wanted: usize,
     },
+    /// More memory than can be addressed.
+    #[error(
+        "program `{name}` for {tokens} tokens and {wanted} wanted rows needs more memory than can be addressed; use steps of fewer tokens"
+    )]
+    TooLarge {
+        /// Name of the program.
+        name: String,
+        /// Most tokens asked for.
+        tokens: usize,
+        /// Most wanted rows asked for.
+        wanted: usize,
+    },
     /// No kernel row accepts a node.
     #[error("{0}")]
     NoKernel(Box<NoKernel>),
@@ -33,7 +45,7 @@ pub enum PlanError {
         weight: String,
     },
     /// A kernel reads an element type the value cannot be converted to.
-    #[error("kernel {kernel} at `{label}` reads {want} elements, the value is {got}; only f32 becomes q8")]
+    #[error("kernel {kernel} at `{label}` reads {want} elements, the value is {got}; only f32 is converted")]
     Element {
         /// Name of the kernel row.
         kernel: String,

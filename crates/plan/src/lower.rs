@@ -10,7 +10,8 @@ use std::collections::HashMap;
 
 use mambo_graph::{Graph, Input, Node, ValueId};
 use mambo_kernel::{
-    CacheKind, CacheTypes, Call, Elem, Op, Operand, Output, Phase, Place, Program, Site, ValueType, WeightKey,
+    CacheKind, CacheTypes, Call, Elem, Op, Operand, Output, Phase, Place, Program, ROW_ALIGN, Rows, Site,
+    ValueType, WeightKey,
 };
 use mambo_tensor::DType;
 
@@ -105,6 +106,8 @@ struct Lowering<'a> {
     kernels: &'a Kernels<'a>,
     options: &'a LowerOptions<'a>,
     buffers: Vec<Interval>,
+    /// Bytes of all buffers together.
+    bytes: usize,
     views: HashMap<ValueId, View>,
     rounded: HashMap<(ValueId, Elem), View>,
     /// The draft whose first output a value is.
@@ -120,6 +123,7 @@ impl<'a> Lowering<'a> {
             kernels,
             options,
             buffers: Vec::new(),
+            bytes: 0,
             views: HashMap::new(),
             rounded: HashMap::new(),
             makers: HashMap::new(),
@@ -154,8 +158,9 @@ impl<'a> Lowering<'a> {
         }
         let ports = node.op.weight_ports(&types);
         let names = node.weights.iter().map(|w| self.graph.weight(*w).name.clone());
+        let form = self.kernels.rows[kernel].weight_form;
         let keys: Vec<_> =
-            names.zip(ports).map(|(name, port)| WeightKey { name, usage: port.usage }).collect();
+            names.zip(ports).map(|(name, port)| WeightKey { name, usage: port.usage, form }).collect();
         let weights = keys.into_iter().map(|key| self.weight(key)).collect();
         let (op, label, cache) = (node.op, node.label.clone(), node.cache);
         let draft = Draft {
@@ -172,7 +177,7 @@ impl<'a> Lowering<'a> {
         };
         let outputs: Vec<_> = node.outputs.iter().map(|v| self.graph.value_type(*v)).collect();
         self.makers.insert(node.outputs[0], self.drafts.len());
-        let outputs = self.call(draft, &outputs);
+        let outputs = self.call(draft, &outputs)?;
         self.views.extend(node.outputs.iter().copied().zip(outputs));
         Ok(())
     }
@@ -217,11 +222,11 @@ impl<'a> Lowering<'a> {
         let maker = self.makers.get(&value).copied();
         let view = match maker.filter(|maker| self.can_round(&self.drafts[*maker], to)) {
             Some(maker) => {
-                let view = self.buffer(maker, output);
+                let view = self.buffer(maker, output)?;
                 self.drafts[maker].rounded = Some(view);
                 view
             }
-            None => self.quantize(value, maker, value_type, output)?,
+            None => self.quantize(value, value_type, output)?,
         };
         self.rounded.insert((value, to), view);
         Ok(view)
@@ -237,12 +242,12 @@ impl<'a> Lowering<'a> {
     fn quantize(
         &mut self,
         value: ValueId,
-        maker: Option<usize>,
         value_type: ValueType,
         output: ValueType,
     ) -> Result<View, PlanError> {
         let op = Op::Quantize(output.elem);
-        let made = maker.map_or("hidden", |maker| self.drafts[maker].label.as_str());
+        let maker = self.graph.nodes.iter().find(|node| node.outputs.contains(&value));
+        let made = maker.map_or("hidden", |node| node.label.as_str());
         let label = format!("{made}.{}", output.elem.name());
         let kernel = self.kernels.choose(&self.site(&op, &[value_type], &[])).ok_or_else(|| {
             let types = format!("{value_type} -> {output}");
@@ -262,7 +267,7 @@ impl<'a> Lowering<'a> {
             weight_types,
             cache: None,
         };
-        Ok(self.call(draft, &[output])[0])
+        Ok(self.call(draft, &[output])?[0])
     }
 
     fn site<'s>(&self, op: &'s Op, inputs: &'s [ValueType], weight_types: &'s [DType]) -> Site<'s> {
@@ -270,15 +275,15 @@ impl<'a> Lowering<'a> {
     }
 
     /// Appends a call and gives it new memory for its outputs.
-    fn call(&mut self, mut draft: Draft, outputs: &[ValueType]) -> Vec<View> {
+    fn call(&mut self, mut draft: Draft, outputs: &[ValueType]) -> Result<Vec<View>, PlanError> {
         let index = self.drafts.len();
         for input in &draft.inputs {
             self.keep(*input, index);
         }
-        draft.outputs = outputs.iter().map(|t| self.buffer(index, *t)).collect();
+        draft.outputs = outputs.iter().map(|t| self.buffer(index, *t)).collect::<Result<_, _>>()?;
         let outputs = draft.outputs.clone();
         self.drafts.push(draft);
-        outputs
+        Ok(outputs)
     }
 
     /// Keeps a value's memory until a call.
@@ -288,11 +293,17 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn buffer(&mut self, first: usize, value_type: ValueType) -> View {
+    fn buffer(&mut self, first: usize, value_type: ValueType) -> Result<View, PlanError> {
+        let LowerOptions { name, max_tokens: tokens, max_wanted: wanted, .. } = *self.options;
         let stride_bytes = value_type.elem.row_bytes(value_type.cols);
-        let rows = value_type.rows.count(self.options.max_tokens, self.options.max_wanted);
-        self.buffers.push(Interval { first, last: first, bytes: rows * stride_bytes });
-        View { source: Source::Buffer(self.buffers.len() - 1), offset: 0, value_type, stride_bytes }
+        let unit = Rows { times: 1, ..value_type.rows }.count(tokens, wanted);
+        let bytes = unit.checked_mul(value_type.rows.times).and_then(|rows| rows.checked_mul(stride_bytes));
+        // Offsets stay below the sum of all sizes, so that they fit where it does.
+        let total = bytes.and_then(|bytes| self.bytes.checked_add(bytes)?.checked_add(ROW_ALIGN));
+        let too_large = || PlanError::TooLarge { name: name.to_string(), tokens, wanted };
+        self.bytes = total.ok_or_else(too_large)?;
+        self.buffers.push(Interval { first, last: first, bytes: bytes.unwrap_or(0) });
+        Ok(View { source: Source::Buffer(self.buffers.len() - 1), offset: 0, value_type, stride_bytes })
     }
 
     fn weight(&mut self, key: WeightKey) -> usize {

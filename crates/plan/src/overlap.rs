@@ -1,9 +1,7 @@
 //! Which calls have to wait for which: a call waits for those whose memory it touches, and any two that are not
-//! ordered that way may run at the same time. Knows operands and caches, not ops.
+//! ordered that way may run at the same time.
 
-use std::ops::Range;
-
-use mambo_kernel::{CacheKind, Call, Operand, Place, Program};
+use mambo_kernel::{Program, Touched};
 
 /// Fills in [`Call::after`] for every call of a program.
 pub(crate) fn order_calls(program: &mut Program) {
@@ -24,44 +22,10 @@ pub(crate) fn order_calls(program: &mut Program) {
     }
 }
 
-/// What a call reads and writes in the largest step.
-struct Touched {
-    reads: Vec<Range<usize>>,
-    writes: Vec<Range<usize>>,
-    cache: Option<(CacheKind, usize)>,
-}
-
-impl Touched {
-    fn by(call: &Call, program: &Program) -> Touched {
-        let range = |operand: &Operand| {
-            let Place::Arena(start) = operand.place else { return None };
-            let rows = operand.rows.count(program.max_tokens, program.max_wanted);
-            let last = rows.saturating_sub(1) * operand.stride_bytes;
-            Some(start..start + last + operand.elem.row_bytes(operand.cols))
-        };
-        Touched {
-            reads: call.inputs.iter().filter_map(range).collect(),
-            writes: call.outputs.iter().chain(&call.rounded).filter_map(range).collect(),
-            cache: call.op.cache().zip(call.cache),
-        }
-    }
-
-    fn conflicts(&self, before: &Touched) -> bool {
-        overlap(&self.reads, &before.writes)
-            || overlap(&self.writes, &before.reads)
-            || overlap(&self.writes, &before.writes)
-            || (self.cache.is_some() && self.cache == before.cache)
-    }
-}
-
-fn overlap(a: &[Range<usize>], b: &[Range<usize>]) -> bool {
-    a.iter().any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mambo_kernel::{Elem, Op, Phase, Rows};
+    use mambo_kernel::{Call, Elem, Op, Operand, Phase, Place, Rows};
 
     fn operand(offset: usize) -> Operand {
         let place = Place::Arena(offset);
@@ -92,6 +56,7 @@ mod tests {
             unpooled_bytes: 0,
         };
         order_calls(&mut program);
+        assert_eq!(program.unordered_calls(), None);
         program.calls.into_iter().map(|call| call.after).collect()
     }
 

@@ -223,7 +223,7 @@ fn errors_name_the_node_and_the_remedy() {
         fake/x1 has no kernel for matmul at `layers.0.in_proj` (f32[T, 64], weights q4_0 -> f32[T, 324]) in decode programs; it has fake:matmul.any.f32; convert the weights to a type one of them takes
         fake/x1 has no kernel for attention at `layers.1.attention` (f32[T, 64], f32[T, 32], f32[T, 32], f32 keys and values -> f32[T, 64]) in decode programs; it has no row for this op at all; use another backend
         fake/x1 has no kernel for quantize at `layers.0.gated_norm.q8` (f32[T, 128] -> q8[T, 128]) in decode programs; it has no row for this op at all; use another backend
-        kernel fake:embed.table.f32 at `embed` reads q8 elements, the value is i32[T, 1]; only f32 becomes q8
+        kernel fake:embed.table.f32 at `embed` reads q8 elements, the value is i32[T, 1]; only f32 is converted
         node `embed` needs weight `embed`, which the checkpoint does not have; check that the file is complete and of this architecture
         program `trunk` is for at most 0 tokens and 4 wanted rows; both must be at least 1
         cannot plan an invalid graph: graph `hybrid` has no output; name at least one value as output
@@ -288,5 +288,16 @@ proptest! {
         let rewritten = passed(&graph, &kernels, Phase::Prefill);
         let program = lower(&rewritten, &kernels, &options).unwrap();
         symbolic::assert_computes(&program, &rewritten);
+    }
+}
+
+#[test]
+fn a_program_larger_than_memory_is_refused() {
+    let (graph, rows) = (hybrid::graph().unwrap(), fake::rows());
+    let kernels = Kernels { backend: fake::NAME, rows: &rows };
+    for max_tokens in [usize::MAX, usize::MAX / 512, usize::MAX / 4096] {
+        let error =
+            lower(&graph, &kernels, &LowerOptions { max_tokens, ..options(Phase::Prefill) }).unwrap_err();
+        assert!(error.to_string().contains("fewer tokens"), "{error}");
     }
 }

@@ -2,7 +2,7 @@
 //! field does it is for the program to add.
 
 use mambo_checkpoint::CheckpointError;
-use mambo_engine::EngineError;
+use mambo_engine::{EngineError, Failure};
 use mambo_model::ModelError;
 use mambo_text::TextError;
 
@@ -11,7 +11,7 @@ use mambo_text::TextError;
 pub enum RuntimeError {
     /// A sequence ended because something went wrong with it.
     #[error("{0}")]
-    Failed(String),
+    Failed(Failure),
     /// Neither a path nor a hub id that was downloaded.
     #[error(
         "there is no file or folder `{name}`, and no model of that id in the local hub cache; download it first or give a path"

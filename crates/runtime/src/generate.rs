@@ -61,14 +61,13 @@ fn run(
     on_event: &mut dyn FnMut(GenerateEvent) -> ControlFlow<()>,
 ) {
     let prompt = stream.reply().prompt_tokens;
-    let mut read = stream.reply().reused_tokens;
     let mut stop = false;
     while !stop && !stream.is_finished() {
-        if on_event(GenerateEvent::Step { read: read.min(prompt), prompt }).is_break() {
+        let read = engine.position(stream.id()).unwrap_or(0).min(prompt);
+        if on_event(GenerateEvent::Step { read, prompt }).is_break() {
             break;
         }
         let events = engine.step();
-        read += engine.config().step_tokens;
         for event in events {
             if let Event::Token { id, choice } = &event
                 && *id == stream.id()

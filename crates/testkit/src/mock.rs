@@ -1,5 +1,5 @@
 //! Backends that use what the contract allows: one answers late and out of order, one fails every so many
-//! calls. Both wrap another backend and compute what it computes.
+//! calls or is lost. Both wrap another backend and compute what it computes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,13 +26,8 @@ macro_rules! as_inside {
             self.inside.memory()
         }
 
-        fn load_weight(
-            &mut self,
-            key: &WeightKey,
-            kernel: usize,
-            source: &dyn WeightSource,
-        ) -> Result<(), BackendError> {
-            self.inside.load_weight(key, kernel, source)
+        fn load_weight(&mut self, key: &WeightKey, source: &dyn WeightSource) -> Result<(), BackendError> {
+            self.inside.load_weight(key, source)
         }
 
         fn weight_bytes(&self) -> u64 {
@@ -84,12 +79,15 @@ pub struct Late<B> {
     waiting: HashMap<Ticket, u32>,
     /// Steps in flight that stand behind another and read its rows.
     behind: Vec<Ticket>,
+    /// The same of cells that are being read.
+    cells: HashMap<Ticket, u32>,
 }
 
 impl<B: Backend> Late<B> {
     /// Wraps a backend; the seed decides how late each step is.
     pub fn new(inside: B, seed: u64) -> Self {
-        Late { inside, random: Rng(seed), waiting: HashMap::new(), behind: Vec::new() }
+        let (waiting, behind, cells) = Default::default();
+        Late { inside, random: Rng(seed), waiting, behind, cells }
     }
 }
 
@@ -128,8 +126,21 @@ impl<B: Backend> Backend for Late<B> {
         self.inside.copy_cell(from, to)
     }
 
-    fn export_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError> {
-        self.inside.export_cell(cell, into)
+    fn export_cell(&mut self, cell: Cell) -> Result<Ticket, BackendError> {
+        let ticket = self.inside.export_cell(cell)?;
+        self.cells.insert(ticket, self.random.below(5) as u32);
+        Ok(ticket)
+    }
+
+    fn collect_cell(&mut self, ticket: Ticket, wait: Wait, into: &mut Vec<u8>) -> Result<bool, BackendError> {
+        let left = self.cells.get_mut(&ticket).expect("a cell is collected once");
+        if wait == Wait::Poll && *left > 0 {
+            *left -= 1;
+            return Ok(false);
+        }
+        self.cells.remove(&ticket);
+        while !self.inside.collect_cell(ticket, Wait::Block, into)? {}
+        Ok(true)
     }
 
     fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {
@@ -137,39 +148,59 @@ impl<B: Backend> Backend for Late<B> {
     }
 }
 
-/// How often a [`Failing`] backend fails; a clone can change it later.
+/// When a [`Failing`] backend fails; a clone can change it later.
 #[derive(Clone, Debug, Default)]
-pub struct FailureRate(Arc<AtomicUsize>);
+pub struct Failures(Arc<FailurePlan>);
 
-impl FailureRate {
+#[derive(Debug, Default)]
+struct FailurePlan {
+    every: AtomicUsize,
+    /// Calls until the device is lost, and one; 0 never loses it.
+    lost_after: AtomicUsize,
+}
+
+impl Failures {
     /// Fails every `calls`th call from now on; 0 fails none.
-    pub fn set(&self, calls: usize) {
-        self.0.store(calls, Ordering::Relaxed);
+    pub fn every(&self, calls: usize) {
+        self.0.every.store(calls, Ordering::Relaxed);
+    }
+
+    /// Loses the device after so many more calls.
+    pub fn lose_after(&self, calls: usize) {
+        self.0.lost_after.store(calls + 1, Ordering::Relaxed);
     }
 }
 
-/// Every nth call that moves a sequence on fails as a device does: submit, collect, copy, export and import.
+/// Every nth call that moves a sequence on fails as a device does, or all from some call on as of a device that is gone:
+/// submit, collect, copy, export and import.
 pub struct Failing<B> {
     inside: B,
-    rate: FailureRate,
+    failures: Failures,
     calls: usize,
 }
 
 impl<B: Backend> Failing<B> {
-    /// Wraps a backend that fails at this rate.
-    pub fn new(inside: B, rate: FailureRate) -> Self {
-        Failing { inside, rate, calls: 0 }
+    /// Wraps a backend that fails like this.
+    pub fn new(inside: B, failures: Failures) -> Self {
+        Failing { inside, failures, calls: 0 }
     }
 
     /// Counts a call, and fails if it is one that should.
     fn fails(&mut self, what: &str) -> Result<(), BackendError> {
         self.calls += 1;
-        let every = self.rate.0.load(Ordering::Relaxed);
+        let backend = self.inside.name().to_owned();
+        let FailurePlan { every, lost_after } = &*self.failures.0;
+        match lost_after.load(Ordering::Relaxed) {
+            0 => {}
+            1 => return Err(BackendError::Lost { backend, reason: "it fell off the bus".into() }),
+            left => lost_after.store(left - 1, Ordering::Relaxed),
+        }
+        let every = every.load(Ordering::Relaxed);
         if every == 0 || !self.calls.is_multiple_of(every) {
             return Ok(());
         }
-        let (backend, what) = (self.inside.name().to_owned(), what.to_owned());
-        Err(BackendError::Device { backend, what, reason: format!("call {} fails", self.calls) })
+        let (what, reason) = (what.to_owned(), format!("call {} fails", self.calls));
+        Err(BackendError::Device { backend, what, reason })
     }
 }
 
@@ -199,9 +230,17 @@ impl<B: Backend> Backend for Failing<B> {
         self.inside.copy_cell(from, to)
     }
 
-    fn export_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError> {
+    fn export_cell(&mut self, cell: Cell) -> Result<Ticket, BackendError> {
         self.fails("export")?;
-        self.inside.export_cell(cell, into)
+        self.inside.export_cell(cell)
+    }
+
+    fn collect_cell(&mut self, ticket: Ticket, wait: Wait, into: &mut Vec<u8>) -> Result<bool, BackendError> {
+        if !self.inside.collect_cell(ticket, wait, into)? {
+            return Ok(false);
+        }
+        self.fails("read")?;
+        Ok(true)
     }
 
     fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {

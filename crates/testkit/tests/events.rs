@@ -5,10 +5,12 @@ mod model;
 
 use std::sync::Arc;
 
-use mambo_engine::{Choice, Engine, Event, FinishReason, Request, SamplingParams, Snapshot, TokenMask};
+use mambo_engine::{
+    Choice, Engine, EngineError, Event, FinishReason, Request, SamplingParams, Snapshot, TokenMask,
+};
 use mambo_kernel::case::Rng;
 use mambo_kernel::{ReferenceBackend, Wait};
-use mambo_testkit::mock::{Failing, FailureRate, Late};
+use mambo_testkit::mock::{Failing, Failures, Late};
 use proptest::prelude::*;
 
 /// Tokens of the smallest vocabulary.
@@ -111,10 +113,20 @@ fn drive(engine: &mut Engine, plans: &[Plan], random: &mut Rng) -> Vec<Outcome> 
         for (index, plan) in plans.iter().enumerate() {
             let source = index.checked_sub(1).filter(|_| plan.resumes).map(|before| &outcomes[before]);
             let is_ready = source.is_none_or(|source| source.snapshot.is_some() || source.finished.is_some());
-            if outcomes[index].id.is_none() && turn >= plan.submit_at && is_ready {
+            if outcomes[index].id.is_none()
+                && outcomes[index].finished.is_none()
+                && turn >= plan.submit_at
+                && is_ready
+            {
                 let resume = source.and_then(|source| source.snapshot.clone());
                 let request = Request { resume, ..plan.request.clone() };
-                outcomes[index].id = Some(engine.submit(request).expect("plans are good requests"));
+                match engine.submit(request) {
+                    Ok(id) => outcomes[index].id = Some(id),
+                    Err(error @ EngineError::Lost(_)) => {
+                        outcomes[index].finished = Some(FinishReason::Failed(error.into()));
+                    }
+                    Err(error) => panic!("plans are good requests: {error}"),
+                }
             }
             if let Some(id) = outcomes[index].id.filter(|_| plan.cancel_at == Some(turn)) {
                 let event = engine.cancel(id);
@@ -172,13 +184,13 @@ fn plain(case: &str) -> Engine {
 }
 
 fn check(case: &str, plans: &[Plan], seed: u64, failures: usize) {
-    let rate = FailureRate::default();
-    let backend = Failing::new(Late::new(ReferenceBackend::new(), seed), rate.clone());
+    let failing = Failures::default();
+    let backend = Failing::new(Late::new(ReferenceBackend::new(), seed), failing.clone());
     let (mut engine, layout) = model::load(case, Box::new(backend), model::config(), None);
     let all = (layout.slots, layout.pages);
-    rate.set(failures);
+    failing.every(failures);
     let outcomes = drive(&mut engine, plans, &mut Rng(seed));
-    rate.set(0);
+    failing.every(0);
     let mut alone = plain(case);
     for (plan, outcome) in plans.iter().zip(&outcomes) {
         judge(plan, outcome, &mut alone, failures > 0);
@@ -202,6 +214,28 @@ proptest! {
     fn failures_end_the_sequences_they_hit(plans in plans(), seed in any::<u64>(), every in 2usize..40) {
         check("moe", &plans, seed, every);
     }
+
+    #[test]
+    fn a_lost_device_ends_every_sequence_once(plans in plans(), seed in any::<u64>(), after in 0usize..120) {
+        let failing = Failures::default();
+        let backend = Failing::new(Late::new(ReferenceBackend::new(), seed), failing.clone());
+        let (mut engine, layout) = model::load("moe", Box::new(backend), model::config(), None);
+        failing.lose_after(after);
+        let outcomes = drive(&mut engine, &plans, &mut Rng(seed));
+        let mut alone = plain("moe");
+        for (plan, outcome) in plans.iter().zip(&outcomes) {
+            judge(plan, outcome, &mut alone, true);
+        }
+        if engine.is_lost() {
+            let again = engine.submit(Request { prompt: vec![1], ..Request::default() });
+            assert!(matches!(again, Err(EngineError::Lost(_))), "{again:?}");
+            // Snapshots hold memory that is gone; those from before the loss say so instead of reading it.
+            for snapshot in outcomes.iter().filter_map(|outcome| outcome.snapshot.as_ref()) {
+                assert!(matches!(engine.export(snapshot), Err(EngineError::Lost(_))));
+            }
+            assert_eq!(engine.free_cells(), (layout.slots, layout.pages));
+        }
+    }
 }
 
 #[test]
@@ -214,13 +248,13 @@ fn an_mtp_head_that_is_filled_changes_no_token() {
     };
     let plans = [plan((0..40).collect(), 0), plan(vec![5, 6, 7], 3), plan((9..30).collect(), 4)];
     for failures in [0, 5, 7, 11] {
-        let rate = FailureRate::default();
-        let backend = Failing::new(Late::new(ReferenceBackend::new(), 3), rate.clone());
+        let failing = Failures::default();
+        let backend = Failing::new(Late::new(ReferenceBackend::new(), 3), failing.clone());
         let config = mambo_engine::EngineConfig { fill_mtp: true, ..model::config() };
         let (mut engine, layout) = model::load("mtp", Box::new(backend), config, None);
-        rate.set(failures);
+        failing.every(failures);
         let outcomes = drive(&mut engine, &plans, &mut Rng(failures as u64));
-        rate.set(0);
+        failing.every(0);
         let mut alone = plain("mtp");
         for (plan, outcome) in plans.iter().zip(&outcomes) {
             judge(plan, outcome, &mut alone, failures > 0);

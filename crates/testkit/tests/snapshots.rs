@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mambo_engine::{Engine, EngineConfig, EngineError, Event, FinishReason, Request, Snapshot, TokenMask};
 use mambo_kernel::case::Rng;
-use mambo_kernel::{Cell, PAGE_TOKENS, ReferenceBackend, Rollback, SSM_CHUNK};
+use mambo_kernel::{Cell, PAGE_TOKENS, ReferenceBackend, Rollback, SSM_CHUNK, Wait};
+use mambo_testkit::mock::Late;
 
 fn engine_of(case: &str, config: EngineConfig, poisoned: Option<usize>) -> Engine {
     model::load(case, Box::new(ReferenceBackend::new()), config, poisoned).0
@@ -45,7 +46,7 @@ fn a_row_that_is_not_a_number_ends_its_sequence_alone() {
     let events = model::run(&mut engine);
     let (choices, reason) = model::outcome(&events, bad);
     assert!(choices.is_empty());
-    assert!(matches!(reason, Some(FinishReason::Failed(why)) if why.contains("position 2")));
+    assert!(matches!(reason, Some(FinishReason::Failed(why)) if why.to_string().contains("position 2")));
     let alone = model::run_alone(&mut engine, &request(vec![1, 2, 3], 6));
     assert_eq!(model::outcome(&events, good), alone);
     assert_eq!(alone.0.len(), 6);
@@ -64,7 +65,7 @@ fn another_model_of_the_same_shape_is_refused_for_that_sequence_alone() {
     let events = model::run(&mut ours);
     let (choices, reason) = model::outcome(&events, bad);
     assert!(choices.is_empty());
-    assert!(matches!(reason, Some(FinishReason::Failed(why)) if why.contains("is of model")));
+    assert!(matches!(reason, Some(FinishReason::Failed(why)) if why.to_string().contains("is of model")));
     assert_eq!(model::outcome(&events, good), model::run_alone(&mut ours, &request(prompt(12), 4)));
     // A snapshot that shares another engine's pages is refused too, with the remedy.
     let shared = ours.submit(Request { resume: Some(taken), ..request(prompt(20), 4) }).unwrap();
@@ -89,6 +90,39 @@ fn an_exported_snapshot_resumes_on_another_engine() {
         events.extend(model::run(&mut there));
         assert_eq!(model::outcome(&events, id), want, "resumed at {at}");
     }
+}
+
+#[test]
+fn an_export_can_be_polled() {
+    let backend = Late::new(ReferenceBackend::new(), 5);
+    let mut engine = model::load("moe", Box::new(backend), model::config(), None).0;
+    let taken = snapshot(&mut engine, &prompt(70), 69);
+    let mut export = engine.begin_export(&taken).unwrap();
+    let mut polls = 0;
+    let bytes = loop {
+        match engine.end_export(&mut export, Wait::Poll).unwrap() {
+            Some(bytes) => break bytes,
+            None => polls += 1,
+        }
+    };
+    assert!(polls > 0, "the backend answers late");
+    assert_eq!(bytes, engine.export(&taken).unwrap());
+}
+
+#[test]
+fn a_snapshot_without_a_slot_of_its_own_is_bytes() {
+    let mut engine = engine();
+    let (slots, _) = engine.free_cells();
+    let want = model::run_alone(&mut engine, &request(prompt(70), 5));
+    // Two states stay in the backend, the third goes to the host; all resume alike.
+    let taken: Vec<_> = [40, 64, 69].map(|at| snapshot(&mut engine, &prompt(70), at)).into();
+    assert_eq!(engine.free_cells().0, slots - 2);
+    for resume in taken.iter().cloned().map(Some) {
+        let id = engine.submit(Request { resume, ..request(prompt(70), 5) }).unwrap();
+        assert_eq!(model::outcome(&model::run(&mut engine), id), want);
+    }
+    drop(taken);
+    assert_eq!(engine.free_cells().0, slots);
 }
 
 #[test]

@@ -1,9 +1,8 @@
-//! What the backend says of a kernel, in one place: the row it offers, the form of its weights, how a call becomes
-//! work, whether one thread may run it alone and how fast a thread is at it. Every op's file makes its own.
+//! What the backend says of a kernel, in one place: the row it offers, how a call becomes work, whether one thread may run it alone and how fast a thread is at it. Every op's file makes its own.
 
 use std::sync::Arc;
 
-use mambo_kernel::{BackendError, Call, Elem, KernelRow, OpKind, Operand};
+use mambo_kernel::{BackendError, Call, Elem, KernelRow, OpKind, Operand, WeightKey};
 
 use super::embed::Table;
 use super::matmul::Packed;
@@ -20,8 +19,6 @@ pub(crate) type Bind = fn(&Binding) -> Result<Box<dyn Kernel>, BackendError>;
 pub(crate) struct Declaration {
     pub row: KernelRow,
     pub bind: Bind,
-    /// How its weights are held.
-    pub weights: WeightForm,
     /// Whether its work is divided evenly, without barriers or weights of its own: then one thread may do all of it.
     pub may_run_alone: bool,
     /// Operations per second of one thread.
@@ -32,9 +29,9 @@ impl Declaration {
     /// An element-wise kernel with f32 vectors as weights, divided evenly among threads.
     pub fn new(isa: Isa, op: OpKind, types: &str, bind: Bind) -> Declaration {
         Declaration {
-            row: KernelRow::new(format!("cpu:{}.{isa}.{types}", op.name()), op),
+            row: KernelRow::new(format!("cpu:{}.{isa}.{types}", op.name()), op)
+                .holding(WeightForm::Vector.name()),
             bind,
-            weights: WeightForm::Vector,
             may_run_alone: true,
             flops: POINTWISE_FLOPS,
         }
@@ -57,7 +54,7 @@ impl Declaration {
 
     /// The same with weights in another form.
     pub fn holding(self, weights: WeightForm) -> Declaration {
-        Declaration { weights, ..self }
+        self.offering(|row| row.holding(weights.name()))
     }
 }
 
@@ -70,6 +67,25 @@ pub(crate) enum WeightForm {
     Table,
     /// As f32.
     Vector,
+}
+
+impl WeightForm {
+    /// The name in kernel rows and weight keys.
+    pub fn name(self) -> &'static str {
+        match self {
+            WeightForm::Packed => "packed",
+            WeightForm::Table => "stored",
+            WeightForm::Vector => "f32",
+        }
+    }
+
+    /// The form that a key made from this backend's rows names.
+    pub fn of(key: &WeightKey) -> WeightForm {
+        let all = [WeightForm::Packed, WeightForm::Table, WeightForm::Vector];
+        all.into_iter().find(|form| form.name() == key.form).unwrap_or_else(|| {
+            panic!("weight `{}` is wanted as `{}`, which no row of this backend reads", key.name, key.form)
+        })
+    }
 }
 
 /// A weight in the form its kernel reads.

@@ -9,7 +9,7 @@ use mambo_kernel::{Elem, Op, OpKind, Operand, Site};
 
 use super::declaration::{Bind, Binding, Declaration};
 use super::{Cx, Scratch, Work};
-use crate::activation::{self, ANCHOR, BLOCK, PAIR_LEAST, Q8Block};
+use crate::activation::{self, ANCHOR, BLOCK, PAIR_LEAST, Q8Block, q8_scale};
 use crate::isa::Isa;
 use crate::shared::{Form, View};
 use crate::simd::{LANES, Simd};
@@ -33,19 +33,22 @@ fn abs<S: Simd>(v: S::F) -> S::F {
 fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
     let (low, high) = x.split_at(x.len().min(LANES));
     let v = [S::load_part(low), S::load_part(high)];
-    let amax = S::max_lane(S::max(abs::<S>(v[0]), abs::<S>(v[1])));
-    let inverse = S::splat(if amax > 0.0 { 127.0 / amax } else { 0.0 });
+    // NaN compares false, so that it counts as infinite instead of getting lost in a maximum.
+    let infinity = S::splat(f32::INFINITY);
+    let size = |v: S::F| S::select_gt(infinity, abs::<S>(v), abs::<S>(v), infinity);
+    let (scale, inverse) = q8_scale(S::max_lane(S::max(size(v[0]), size(v[1]))));
+    let inverse = S::splat(inverse);
     let bytes: &mut [u8; BLOCK] = bytemuck::cast_mut(&mut out.codes);
     let (halves, _) = bytes.as_chunks_mut::<LANES>();
     let mut sums = [0; 2];
     for i in 0..2 {
-        // The bound is the second argument: NaN and out-of-range values become the bound.
+        // The bound is the second argument: what is NaN becomes the bound, and the scale says that it is none.
         let code = S::max(S::mul(v[i], inverse), S::splat(-127.0));
         let code = S::to_int(S::min(code, S::splat(127.0)));
         S::store_i8(code, &mut halves[i]);
         sums[i] = S::sum_int(code);
     }
-    out.scale = amax / 127.0;
+    out.scale = scale;
     out.offset = -128 * (sums[0] + sums[1]);
     out.half_offset = -128 * sums[0];
     out.start = ANCHOR.to_bits() as i32 + out.offset;

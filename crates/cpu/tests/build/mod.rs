@@ -78,8 +78,8 @@ impl<'a> Builder<'a> {
         let mut indices = Vec::new();
         for (port, weight) in op.weight_ports(&values).iter().zip(weights) {
             let name = format!("{}.{}", self.calls.len(), port.name);
-            let key = WeightKey { name, usage: port.usage };
-            self.backend.load_weight(&key, kernel, &Source(weight, &self.scales)).unwrap();
+            let key = WeightKey { name, usage: port.usage, form: self.backend.kernels()[kernel].weight_form };
+            self.backend.load_weight(&key, &Source(weight, &self.scales)).unwrap();
             indices.push(self.weights.len());
             self.weights.push(key);
         }

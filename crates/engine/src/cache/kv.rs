@@ -1,57 +1,13 @@
-//! The pool of KV pages: counted references, so that sequences and snapshots can share a page read-only. A page is
-//! free again when the last reference is gone.
-
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard};
+//! The KV pages of a backend's caches and the lists of them that sequences hold.
 
 use mambo_kernel::PAGE_TOKENS;
 
-/// Free pages of one engine.
-#[derive(Debug)]
-struct Pool {
-    free: Mutex<BTreeSet<u32>>,
-}
-
-impl Pool {
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        // A panic while the lock was held cannot have left the set inconsistent.
-        self.free.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-#[derive(Debug)]
-struct Page {
-    number: u32,
-    pool: Arc<Pool>,
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        let is_new = self.pool.lock().insert(self.number);
-        debug_assert!(is_new, "page {} was freed twice", self.number);
-    }
-}
-
-/// A counted reference to a page.
-#[derive(Clone, Debug)]
-pub struct PageRef(Arc<Page>);
-
-impl PageRef {
-    /// The page's number in the backend.
-    pub fn number(&self) -> u32 {
-        self.0.number
-    }
-
-    /// Whether this is the only reference to the page, so that it may be written.
-    pub fn is_exclusive(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
-    }
-}
+use super::pool::{CellPool, CellRef};
 
 /// The pages of one sequence, in position order.
 #[derive(Debug, Default)]
 pub struct PageList {
-    pages: Vec<PageRef>,
+    pages: Vec<CellRef>,
     numbers: Vec<u32>,
 }
 
@@ -62,18 +18,18 @@ impl PageList {
     }
 
     /// The pages themselves.
-    pub fn pages(&self) -> &[PageRef] {
+    pub fn pages(&self) -> &[CellRef] {
         &self.pages
     }
 
     /// Adds a page at the end.
-    pub fn push(&mut self, page: PageRef) {
+    pub fn push(&mut self, page: CellRef) {
         self.numbers.push(page.number());
         self.pages.push(page);
     }
 
     /// Replaces a page and returns the one that was there.
-    pub fn replace(&mut self, index: usize, page: PageRef) -> PageRef {
+    pub fn replace(&mut self, index: usize, page: CellRef) -> CellRef {
         self.numbers[index] = page.number();
         std::mem::replace(&mut self.pages[index], page)
     }
@@ -82,13 +38,13 @@ impl PageList {
 /// The pages of a backend's caches.
 #[derive(Debug)]
 pub struct KvPages {
-    pool: Arc<Pool>,
+    pool: CellPool,
 }
 
 impl KvPages {
     /// A pool of `total` pages, all free.
-    pub fn new(total: usize) -> Self {
-        KvPages { pool: Arc::new(Pool { free: Mutex::new((0..total as u32).collect()) }) }
+    pub fn new(total: u32) -> Self {
+        KvPages { pool: CellPool::new(0..total) }
     }
 
     /// Pages that hold `tokens` positions.
@@ -98,22 +54,20 @@ impl KvPages {
 
     /// Free pages.
     pub fn free(&self) -> usize {
-        self.pool.lock().len()
+        self.pool.free()
     }
 
     /// Whether a page is one of these.
-    pub fn owns(&self, page: &PageRef) -> bool {
-        Arc::ptr_eq(&self.pool, &page.0.pool)
+    pub fn owns(&self, page: &CellRef) -> bool {
+        self.pool.owns(page)
     }
 
     /// Takes one page.
-    pub fn take_one(&self) -> Option<PageRef> {
-        let number = self.pool.lock().pop_first()?;
-        Some(PageRef(Arc::new(Page { number, pool: Arc::clone(&self.pool) })))
+    pub fn take_one(&self) -> Option<CellRef> {
+        self.pool.take()
     }
 
-    /// Takes pages until a list has `count`, or none if there are too few. Consecutive pages of a sequence are
-    /// consecutive in memory where possible: sequential reads are faster.
+    /// Takes pages until a list has `count`, or none if there are too few.
     pub fn extend(&self, list: &mut PageList, count: usize) -> bool {
         let missing = count.saturating_sub(list.pages.len());
         if self.free() < missing {
@@ -146,18 +100,5 @@ mod tests {
         let one_each = [1, 1, 1].map(|tokens| pool.take(tokens).unwrap());
         drop(one_each);
         assert_eq!(pool.take(3 * PAGE_TOKENS).unwrap().numbers(), [0, 1, 2]);
-    }
-
-    #[test]
-    fn a_shared_page_is_free_when_the_last_reference_is_dropped() {
-        let pool = KvPages::new(2);
-        let list = pool.take(1).unwrap();
-        let shared = list.pages()[0].clone();
-        assert!(!shared.is_exclusive() && pool.owns(&shared) && !KvPages::new(2).owns(&shared));
-        drop(list);
-        assert!(shared.is_exclusive());
-        assert_eq!(pool.free(), 1);
-        drop(shared);
-        assert_eq!(pool.free(), 2);
     }
 }

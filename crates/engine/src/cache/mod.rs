@@ -2,7 +2,9 @@
 //! backend's.
 
 mod kv;
+mod pool;
 mod state;
 
-pub use kv::{KvPages, PageList, PageRef};
+pub use kv::{KvPages, PageList};
+pub use pool::{CellPool, CellRef};
 pub use state::{Slot, StateSlots};

@@ -2,7 +2,7 @@
 
 mod compute;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,10 +30,12 @@ pub struct ReferenceBackend {
     programs: Vec<Arc<Program>>,
     /// The program that ran last, which the next step may take rows from.
     last: Option<ProgramId>,
-    /// Tokens that the last steps chose.
-    choices: HashMap<Ticket, Vec<u32>>,
+    /// Tokens that the last steps chose, newest last.
+    choices: VecDeque<(Ticket, Vec<u32>)>,
     /// Results of steps that have not been collected.
     done: HashMap<Ticket, StepResults>,
+    /// Cells that were read and have not been collected.
+    exported: HashMap<Ticket, Vec<u8>>,
     next_ticket: u64,
 }
 
@@ -59,10 +61,28 @@ impl ReferenceBackend {
             arena: Vec::new(),
             programs: Vec::new(),
             last: None,
-            choices: HashMap::new(),
+            choices: VecDeque::new(),
             done: HashMap::new(),
+            exported: HashMap::new(),
             next_ticket: 0,
         }
+    }
+
+    fn next_ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+
+    /// The bytes of a cell in the contract's layout.
+    fn cell_bytes(&self, cell: Cell) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match cell {
+            Cell::Page(page) => self.pages.iter().for_each(|layer| bytes.extend(&layer[page as usize])),
+            Cell::Slot { slot, position } => {
+                self.layout.export_slot(&self.slots[slot as usize], position as usize, &mut bytes);
+            }
+        }
+        bytes
     }
 
     /// Rows of an output of the program that ran last.
@@ -116,12 +136,7 @@ impl Backend for ReferenceBackend {
         &self.kernels
     }
 
-    fn load_weight(
-        &mut self,
-        key: &WeightKey,
-        _kernel: usize,
-        source: &dyn WeightSource,
-    ) -> Result<(), BackendError> {
+    fn load_weight(&mut self, key: &WeightKey, source: &dyn WeightSource) -> Result<(), BackendError> {
         let shape = source.shape().to_vec();
         let bad = |problem: &str| BackendError::WeightShape {
             name: key.name.clone(),
@@ -190,8 +205,8 @@ impl Backend for ReferenceBackend {
 
     fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError> {
         let mut token_ids = Vec::new();
-        let chosen = step.chosen_by.and_then(|ticket| self.choices.get(&ticket));
-        step.resolve_tokens(chosen.map_or(&[], Vec::as_slice), &mut token_ids);
+        let chosen = self.choices.iter().find(|(ticket, _)| Some(*ticket) == step.chosen_by);
+        step.resolve_tokens(chosen.map_or(&[], |(_, tokens)| tokens), &mut token_ids);
         let hidden = match (step.hidden, self.last) {
             (HiddenRows::None, _) => Vec::new(),
             (HiddenRows::Given(rows), _) => rows.to_vec(),
@@ -213,10 +228,11 @@ impl Backend for ReferenceBackend {
         let range = |rows: &Range<u32>| rows.start as usize..rows.end as usize;
         let rows = step.fetch.iter().map(|fetch| self.output_rows(id, fetch.output, range(&fetch.rows)));
         let results = StepResults { tokens: self.chosen(id, step.wanted.len()), rows: rows.collect() };
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        self.choices.retain(|old, _| old.0 + CHOICES_KEPT as u64 > ticket.0);
-        self.choices.insert(ticket, results.tokens.clone());
+        let ticket = self.next_ticket();
+        self.choices.push_back((ticket, results.tokens.clone()));
+        if self.choices.len() > CHOICES_KEPT {
+            self.choices.pop_front();
+        }
         self.done.insert(ticket, results);
         Ok(ticket)
     }
@@ -227,19 +243,19 @@ impl Backend for ReferenceBackend {
     }
 
     fn copy_cell(&mut self, from: Cell, to: Cell) -> Result<(), BackendError> {
-        let mut bytes = Vec::new();
-        self.export_cell(from, &mut bytes)?;
+        let bytes = self.cell_bytes(from);
         self.import_cell(to, &bytes)
     }
 
-    fn export_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError> {
-        match cell {
-            Cell::Page(page) => self.pages.iter().for_each(|layer| into.extend(&layer[page as usize])),
-            Cell::Slot { slot, position } => {
-                self.layout.export_slot(&self.slots[slot as usize], position as usize, into);
-            }
-        }
-        Ok(())
+    fn export_cell(&mut self, cell: Cell) -> Result<Ticket, BackendError> {
+        let (ticket, bytes) = (self.next_ticket(), self.cell_bytes(cell));
+        self.exported.insert(ticket, bytes);
+        Ok(ticket)
+    }
+
+    fn collect_cell(&mut self, ticket: Ticket, _: Wait, into: &mut Vec<u8>) -> Result<bool, BackendError> {
+        into.extend(self.exported.remove(&ticket).expect("a cell is collected once"));
+        Ok(true)
     }
 
     fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {

@@ -133,7 +133,7 @@ fn check_sizes(trial: &mut Trial, case: &Case, position: usize) -> Result<(), St
     for cell in pages.into_iter().chain(slot) {
         let want = trial.layout.cell_bytes(cell);
         let mut bytes = vec![7; 3];
-        trial.backend.export_cell(cell, &mut bytes).map_err(|error| error.to_string())?;
+        trial.backend.read_cell(cell, &mut bytes).map_err(|error| error.to_string())?;
         if bytes.len() != want + 3 || bytes[..3] != [7; 3] {
             return Err(format!("{cell} is exported as {} bytes, not {want}", bytes.len() - 3));
         }

@@ -136,10 +136,11 @@ pub(super) fn compile(backend: &mut dyn Backend, setup: &Setup) -> Result<Compil
     results.extend(setup.rounded.map(|elem| ValueType { elem, ..results[0] }));
     let (outputs, guards, arena_bytes) = place_outputs(&results, total);
     let ports = case.op.weight_ports(&types);
-    let key = |name: &str, usage| WeightKey { name: format!("{}.{name}", case.name), usage };
+    let form = backend.kernels()[kernel].weight_form;
+    let key = |name: &str, usage| WeightKey { name: format!("{}.{name}", case.name), usage, form };
     let weights: Vec<WeightKey> = ports.iter().map(|port| key(port.name, port.usage)).collect();
     for (key, weight) in weights.iter().zip(&case.weights) {
-        backend.load_weight(key, kernel, &Source(weight))?;
+        backend.load_weight(key, &Source(weight))?;
     }
     let named = |(index, operand): (usize, &Operand)| Output { name: format!("{index}"), operand: *operand };
     let own = outputs.len() - usize::from(setup.rounded.is_some());
@@ -222,7 +223,7 @@ impl<'a> Trial<'a> {
     /// The bytes of a cell.
     pub fn export(&mut self, cell: Cell) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
-        self.backend.export_cell(cell, &mut bytes).map_err(|error| error.to_string())?;
+        self.backend.read_cell(cell, &mut bytes).map_err(|error| error.to_string())?;
         Ok(bytes)
     }
 

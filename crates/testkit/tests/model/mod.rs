@@ -75,7 +75,7 @@ pub fn config() -> EngineConfig {
         max_sequences: 3,
         context_tokens: 128,
         step_tokens: 16,
-        snapshots: SnapshotRoom { count: 6, tokens: 256 },
+        snapshots: SnapshotRoom { count: 6, tokens: 256, slots: 2 },
         ..EngineConfig::default()
     }
 }
