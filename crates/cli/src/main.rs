@@ -26,6 +26,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use hints::one_sentence;
+use terminal::put_note;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
         // A reader that closed the pipe has had enough; that is not an error.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mambo: {}", one_sentence(&error));
+            put_note(format_args!("mambo: {}", one_sentence(&error)));
             ExitCode::FAILURE
         }
     }

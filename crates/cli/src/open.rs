@@ -7,6 +7,7 @@ use mambo_kernel::Backend;
 use mambo_runtime::{Described, Engine, LoadEvent, LoadOptions, Model, OpenOptions, open_checkpoint};
 
 use crate::progress::ByteBar;
+use crate::terminal::put_note;
 use crate::{builtin, environment};
 
 fn options() -> OpenOptions {
@@ -52,7 +53,7 @@ pub fn engine(model: &Model, threads: Option<usize>, options: &LoadOptions) -> R
 pub fn with_bar<T>(load: impl FnOnce(&mut dyn FnMut(LoadEvent)) -> T) -> T {
     let bar = ByteBar::new("loading", 0);
     let loaded = load(&mut |event| match event {
-        LoadEvent::Note(note) => eprintln!("note: {note}"),
+        LoadEvent::Note(note) => put_note(format_args!("note: {note}")),
         LoadEvent::Progress { done, total } => bar.at(done, total),
     });
     bar.done();

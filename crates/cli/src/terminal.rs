@@ -1,5 +1,6 @@
 //! What goes to the screen: answer text plain, reasoning dim, notes on standard error.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
 /// Writes text to standard output; a closed pipe is an error and not a panic.
@@ -12,6 +13,12 @@ pub fn put(text: &str) -> std::io::Result<()> {
 /// Writes one JSON object on a line of its own.
 pub fn put_json(object: &serde_json::Value) -> std::io::Result<()> {
     put(&format!("{object}\n"))
+}
+
+/// Writes a line to standard error. A standard error that is full or that nobody reads is no reason to stop: what
+/// was asked for goes elsewhere, and there is no other place to complain.
+pub fn put_note(line: impl Display) {
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Streams an answer to standard output.

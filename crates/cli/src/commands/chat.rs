@@ -15,7 +15,7 @@ use crate::interrupt::Interrupt;
 use crate::lines::{Line, Lines};
 use crate::open;
 use crate::reply::{Timed, answer};
-use crate::terminal::{Screen, put_json};
+use crate::terminal::{Screen, put_json, put_note};
 
 /// `mambo chat`
 #[derive(Args)]
@@ -91,7 +91,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     };
     let mut lines = Lines::new()?;
     if lines.is_terminal() {
-        eprintln!("{} is ready; /help lists commands, Ctrl-D leaves", model.name());
+        put_note(format_args!("{} is ready; /help lists commands, Ctrl-D leaves", model.name()));
     }
     chat.talk(&mut lines)
 }
@@ -105,7 +105,7 @@ impl Chat<'_> {
                 Line::Interrupted if leaving => return Ok(()),
                 Line::Interrupted => {
                     leaving = true;
-                    eprintln!("(Ctrl-C again or Ctrl-D leaves)");
+                    put_note("(Ctrl-C again or Ctrl-D leaves)");
                     continue;
                 }
                 Line::Text(text) => {
@@ -119,7 +119,7 @@ impl Chat<'_> {
                     match done {
                         Ok(()) => {}
                         // A person reads the sentence and tries again; a script must not go on.
-                        Err(error) if lines.is_terminal() => eprintln!("{}", one_sentence(&error)),
+                        Err(error) if lines.is_terminal() => put_note(one_sentence(&error)),
                         Err(error) => return Err(error),
                     }
                 }
@@ -132,17 +132,17 @@ impl Chat<'_> {
         let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let rest = rest.trim();
         match name {
-            "/help" => eprintln!("{HELP}"),
+            "/help" => put_note(HELP),
             "/reset" => {
                 self.conversation.reset();
                 self.totals.context_used = 0;
-                eprintln!("(the conversation starts over)");
+                put_note("(the conversation starts over)");
             }
             "/think" => self.conversation.thinking = Some(true),
             "/no_think" => self.conversation.thinking = Some(false),
             "/system" => self.conversation.set_system(rest),
             "/save" => self.save(rest)?,
-            "/stats" => eprintln!("{}", self.stats()),
+            "/stats" => put_note(self.stats()),
             _ => bail!("there is no command {name}; /help lists them"),
         }
         Ok(())
@@ -155,7 +155,7 @@ impl Chat<'_> {
         let saved = json!({"model": self.model.name(), "messages": self.conversation.messages()});
         std::fs::write(Path::new(file), format!("{saved:#}\n"))
             .with_context(|| format!("cannot write {file}; choose a folder that exists"))?;
-        eprintln!("(wrote {} to {file})", counted(self.conversation.turns(), "turn"));
+        put_note(format_args!("(wrote {} to {file})", counted(self.conversation.turns(), "turn")));
         Ok(())
     }
 
@@ -201,9 +201,11 @@ impl Chat<'_> {
             put_json(&object)?;
         }
         match reply.finish {
-            FinishReason::Cancelled => eprintln!("(stopped)"),
-            FinishReason::Length => eprintln!("(stopped after {})", counted(reply.choices.len(), "token")),
-            FinishReason::Context => eprintln!("({})", self.full(self.totals.context_used)),
+            FinishReason::Cancelled => put_note("(stopped)"),
+            FinishReason::Length => {
+                put_note(format_args!("(stopped after {})", counted(reply.choices.len(), "token")));
+            }
+            FinishReason::Context => put_note(format_args!("({})", self.full(self.totals.context_used))),
             FinishReason::Stop | FinishReason::Failed(_) => {}
         }
         Ok(())

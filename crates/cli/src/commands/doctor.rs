@@ -13,7 +13,7 @@ use crate::bandwidth::read_bandwidth;
 use crate::hints::one_sentence;
 use crate::interrupt::Interrupt;
 use crate::reply::answer;
-use crate::terminal::{put, put_json};
+use crate::terminal::{put, put_json, put_note};
 use crate::{machine, open};
 
 /// `mambo doctor`
@@ -99,7 +99,7 @@ fn show(args: &DoctorArgs, check: &Check) -> Result<()> {
         Err(text) => ("FAILED", text),
     };
     if args.json {
-        eprintln!("{}: {word}: {text}", check.name);
+        put_note(format_args!("{}: {word}: {text}", check.name));
     } else {
         put(&format!("{:<16} {word}: {text}\n", check.name))?;
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::analysis::{self, Workload};
 use crate::args::ModelArgs;
 use crate::open;
-use crate::terminal::{put, put_json};
+use crate::terminal::{put, put_json, put_note};
 
 /// `mambo explain`
 #[derive(Args, Clone)]
@@ -111,7 +111,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
         return Ok(());
     }
     if let Some(assumption) = &types.assumption {
-        eprintln!("{}: {assumption}", described.name);
+        put_note(format_args!("{}: {assumption}", described.name));
     }
     put(&stages.text(args, &*backend))?;
     Ok(())

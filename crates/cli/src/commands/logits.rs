@@ -15,7 +15,7 @@ use crate::args::LogitsArgs;
 use crate::interrupt;
 use crate::open;
 use crate::progress::CountBar;
-use crate::terminal::put_json;
+use crate::terminal::{put_json, put_note};
 
 /// Runs the command.
 pub fn run(args: &LogitsArgs) -> Result<()> {
@@ -64,7 +64,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
             &json!({"output": args.output, "vocab": vocab, "logits": ids.len(), "mtp_logits": mtp_rows}),
         )?;
     } else {
-        eprintln!("wrote logits of {} positions to {}", ids.len(), args.output.display());
+        put_note(format_args!("wrote logits of {} positions to {}", ids.len(), args.output.display()));
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::comparison::{Report, compare};
 use crate::interrupt::Interrupt;
 use crate::open;
 use crate::progress::{ByteBar, CountBar};
-use crate::terminal::{put, put_json};
+use crate::terminal::{put, put_json, put_note};
 use crate::text_file::TextFile;
 
 /// `mambo quantize`
@@ -157,10 +157,10 @@ impl Errors {
 
     fn print(&self) {
         if self.lossy().next().is_some() {
-            eprintln!("  weight        type    error");
+            put_note("  weight        type    error");
         }
         for (role, dtype, error) in self.lossy() {
-            eprintln!("  {role:<13} {dtype:<7} {:.2}%", error * 100.0);
+            put_note(format_args!("  {role:<13} {dtype:<7} {:.2}%", error * 100.0));
         }
     }
 
@@ -177,13 +177,14 @@ pub fn report(path: &Path, bytes: u64, layout: &Layout, recipe: &Recipe, as_json
         return Ok(put_json(&summary(path, bytes, layout, recipe))?);
     }
     for (dtype, tensors, bytes) in layout.types() {
-        eprintln!("  {:<6} {tensors:>5} tensors {:>9.1} MB", dtype.name(), bytes as f64 / 1e6);
+        let megabytes = bytes as f64 / 1e6;
+        put_note(format_args!("  {:<6} {tensors:>5} tensors {megabytes:>9.1} MB", dtype.name()));
     }
     for note in &layout.notes {
-        eprintln!("  note: {note}");
+        put_note(format_args!("  note: {note}"));
     }
-    let bits = layout.bits_per_weight();
-    eprintln!("wrote {}: {:.1} MB, {bits:.2} bits per weight", path.display(), bytes as f64 / 1e6);
+    let (megabytes, bits) = (bytes as f64 / 1e6, layout.bits_per_weight());
+    put_note(format_args!("wrote {}: {megabytes:.1} MB, {bits:.2} bits per weight", path.display()));
     Ok(())
 }
 

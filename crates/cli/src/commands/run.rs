@@ -13,7 +13,7 @@ use crate::args::RunArgs;
 use crate::interrupt::Interrupt;
 use crate::open;
 use crate::reply::answer;
-use crate::terminal::{Screen, put_json};
+use crate::terminal::{Screen, put_json, put_note};
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -46,12 +46,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let reply = &timed.reply;
         let memory = host_memory::peak()
             .map_or(String::new(), |bytes| format!(", peak memory {}", human_bytes(bytes)));
-        eprintln!(
+        put_note(format_args!(
             "[{} prompt tokens at {prefill:.0}/s, {} answer tokens at {decode:.1}/s, {}{memory}]",
             reply.prompt_tokens,
             reply.choices.len(),
             reply.finish_name()
-        );
+        ));
     }
     Ok(())
 }
