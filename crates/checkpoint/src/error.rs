@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The operating system refused.
-    #[error("cannot {action} {path}: {source}", path = path.display())]
+    #[error(
+        "cannot {action} {path}: {source}; {remedy}",
+        path = path.display(), remedy = remedy_for(action, source.kind())
+    )]
     Io {
         /// What was tried: `open`, `read`, `write`, ...
         action: &'static str,
@@ -154,6 +157,20 @@ impl CheckpointError {
 
     pub(crate) fn malformed(file: &str, problem: impl Into<String>) -> CheckpointError {
         CheckpointError::Malformed { file: file.to_string(), problem: one_line(&problem.into()) }
+    }
+}
+
+/// What helps where the system refused.
+fn remedy_for(action: &str, reason: io::ErrorKind) -> &'static str {
+    match (action, reason) {
+        ("write", io::ErrorKind::NotFound) => "the folder around it must exist",
+        ("write", io::ErrorKind::StorageFull) => "free some space, or write to another disk",
+        (_, io::ErrorKind::NotFound) => {
+            "it is a link to nothing or was moved meanwhile, open the model again once its files are complete"
+        }
+        (_, io::ErrorKind::PermissionDenied) => "check who may read and write there",
+        (_, io::ErrorKind::InvalidData) => "the file is damaged, download it again",
+        _ => "check the disk, then try again",
     }
 }
 

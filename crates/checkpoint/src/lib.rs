@@ -23,6 +23,8 @@ mod mapping;
 mod open;
 mod safetensors;
 mod source;
+#[cfg(any(unix, windows))]
+mod special_file;
 
 pub use checkpoint::{Checkpoint, Format, Metadata, TensorInfo};
 pub use config::ConfigFiles;

@@ -13,20 +13,15 @@ use std::path::Path;
 use memmap2::Mmap;
 
 use crate::source::slice;
+use crate::special_file::refuse_special;
 use crate::{ByteSource, CheckpointError, SourceFile};
 
 /// Maps a whole file for reading.
 pub(crate) fn map(path: &Path) -> Result<SourceFile, CheckpointError> {
     let name = path.display().to_string();
+    refuse_special(path)?;
     let file = File::open(path).map_err(CheckpointError::io("open", path))?;
     let metadata = file.metadata().map_err(CheckpointError::io("read", path))?;
-    if !metadata.is_file() {
-        return Err(CheckpointError::NotACheckpoint {
-            path: path.to_path_buf(),
-            problem: "not a regular file".to_string(),
-            remedy: "give a model file or the folder that holds it".to_string(),
-        });
-    }
     // Systems refuse to map nothing.
     if metadata.len() == 0 {
         return Ok(SourceFile::new(name, Vec::new()));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::config::parse_file;
 use crate::from_source::{from_gguf, from_safetensors};
 use crate::mapping::map;
+use crate::special_file::refuse_special;
 use crate::{Checkpoint, CheckpointError, ConfigFiles, Format, Metadata, SourceFile, gguf, safetensors};
 
 const SINGLE: &str = "model.safetensors";
@@ -208,7 +209,9 @@ fn sharded(
     need_weights: bool,
 ) -> Result<Checkpoint, CheckpointError> {
     let index = folder.join(INDEX);
-    let text = read_text(&index)?.unwrap_or_default();
+    // It was there a moment ago.
+    let gone = || CheckpointError::io("read", &index)(io::ErrorKind::NotFound.into());
+    let text = read_text(&index)?.ok_or_else(gone)?;
     let shards = safetensors::Shards::parse(&index.display().to_string(), &text)?;
     if let Some(absent) = shards.files().find(|shard| !folder.join(shard).exists()) {
         if need_weights {
@@ -249,6 +252,7 @@ fn read_configs(folder: &Path) -> Result<ConfigFiles, CheckpointError> {
 
 /// The file's text, or `None` when there is no such file.
 fn read_text(path: &Path) -> Result<Option<String>, CheckpointError> {
+    refuse_special(path)?;
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -4,6 +4,8 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+#[cfg(unix)]
+use std::process::Command;
 
 use expect_test::expect;
 use mambo_checkpoint::{
@@ -211,7 +213,7 @@ fn paths_that_hold_no_model() {
         DIR/notes.txt: this is not a model file; give a folder, a .gguf file or a .safetensors file
         DIR: there is no config.json; download the model's JSON files into the same folder as its weights
         DIR/config.json: not valid JSON: trailing comma at line 1 column 9; correct the file or download it again
-        cannot read DIR/config.json: stream did not contain valid UTF-8
+        cannot read DIR/config.json: stream did not contain valid UTF-8; the file is damaged, download it again
         DIR: there are 2 safetensors files but no model.safetensors.index.json; download the index into the same folder
     "#]].assert_eq(&messages.0);
 }
@@ -252,4 +254,58 @@ fn a_configuration_opens_alone_under_any_name() {
     assert_eq!(config(&Checkpoint::open_metadata(&path).unwrap()).config["a"], 1);
     let error = Checkpoint::open(&path).unwrap_err().to_string();
     assert!(error.contains("nano.json"), "{error}");
+}
+
+/// Opens in a thread of its own, because opening a pipe may wait for ever.
+#[cfg(unix)]
+fn open_within_seconds(path: &Path) -> Result<Checkpoint, CheckpointError> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let owned = path.to_path_buf();
+    std::thread::spawn(move || sender.send(Checkpoint::open(&owned)));
+    let waited = receiver.recv_timeout(std::time::Duration::from_secs(20));
+    waited.unwrap_or_else(|_| panic!("opening {} waits for ever", path.display()))
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_devices_and_sockets_are_refused() {
+    let dir = folder(&[]);
+    let at = |name: &str| dir.path().join(name);
+    let pipe = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    let mut messages = Messages::default();
+    pipe(&at("pipe.gguf"));
+    messages.record(dir.path(), open_within_seconds(&at("pipe.gguf")));
+    messages.record(dir.path(), open_within_seconds(dir.path()));
+    fs::remove_file(at("pipe.gguf")).unwrap();
+    pipe(&at("config.json"));
+    weights(dir.path(), "model.safetensors", &["a"]);
+    messages.record(dir.path(), open_within_seconds(dir.path()));
+    let _listening = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    messages.record(dir.path(), open_within_seconds(&at("socket")));
+    messages.record(dir.path(), open_within_seconds(Path::new("/dev/null")));
+    fs::create_dir(at("folder.gguf")).unwrap();
+    fs::remove_file(at("config.json")).unwrap();
+    messages.record(dir.path(), open_within_seconds(dir.path()));
+    expect![[r#"
+        DIR/pipe.gguf: this is a named pipe, not a regular file; give a model file or the folder that holds it
+        DIR/pipe.gguf: this is a named pipe, not a regular file; give a model file or the folder that holds it
+        DIR/config.json: this is a named pipe, not a regular file; give a model file or the folder that holds it
+        DIR/socket: this is a socket, not a regular file; give a model file or the folder that holds it
+        /dev/null: this is a device, not a regular file; give a model file or the folder that holds it
+        DIR/folder.gguf: this is a folder, not a regular file; give a model file or the folder that holds it
+    "#]]
+    .assert_eq(&messages.0);
+}
+
+/// What a folder lists may be gone when it is opened; a link to nothing is listed and gone at any time.
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_gone_when_it_is_opened_has_a_remedy() {
+    let dir = folder(&[]);
+    std::os::unix::fs::symlink(dir.path().join("moved"), dir.path().join("m.gguf")).unwrap();
+    let mut messages = Messages::default();
+    messages.record(dir.path(), Checkpoint::open(dir.path()));
+    expect![[r#"
+        cannot open DIR/m.gguf: No such file or directory (os error 2); it is a link to nothing or was moved meanwhile, open the model again once its files are complete
+    "#]].assert_eq(&messages.0);
 }
