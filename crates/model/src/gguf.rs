@@ -174,7 +174,22 @@ impl Reader<'_> {
             notes.push("the metadata describes an MTP head, but the file holds none".to_owned());
         }
         let depth = if declared == 1 || present { last } else { blocks };
+        self.check_no_more_blocks(depth + usize::from(present))?;
         Ok((depth, present))
+    }
+
+    /// Refuses a file with more blocks than its metadata counts: a model without its last layers still talks, badly.
+    fn check_no_more_blocks(&self, blocks: usize) -> Result<(), ModelError> {
+        let has_norm = |block: &usize| self.shape(Place::Layer(*block), Part::Norm, 0).is_some();
+        let Some(further) = (blocks..=MAX_LAYERS).find(has_norm) else { return Ok(()) };
+        let said = |key| Ok::<_, ModelError>(self.size(key)?.unwrap_or(0));
+        let problem = format!(
+            "is {} and `{}` is {}, which leaves out `blk.{further}` that the file holds",
+            said("block_count")?,
+            self.key("nextn_predict_layers"),
+            said("nextn_predict_layers")?,
+        );
+        Err(self.bad(&self.key("block_count"), problem))
     }
 
     fn mixer(&self, index: usize, hidden: usize) -> Result<Mixer, ModelError> {
@@ -228,7 +243,35 @@ impl Reader<'_> {
                 format!("has {q} query and {kv} key channels, no multiples of the head size {head_dim}");
             return Err(self.bad(&format!("blk.{index}"), problem));
         }
-        Ok(AttentionDims { q_heads: q / head_dim, kv_heads: kv / head_dim, head_dim })
+        let dims = AttentionDims { q_heads: q / head_dim, kv_heads: kv / head_dim, head_dim };
+        self.check_head_counts(index, &dims)?;
+        Ok(dims)
+    }
+
+    /// Refuses a head size that neither count of heads agrees with. One of them may be wrong: converters write the
+    /// first layer's query heads for all, and no key heads at all.
+    fn check_head_counts(&self, index: usize, dims: &AttentionDims) -> Result<(), ModelError> {
+        let said = |key: &str| {
+            let list = self.metadata.u64s(key).ok().flatten()?;
+            let value = if list.len() == 1 { list.first() } else { list.get(index) };
+            value.copied().filter(|&heads| heads > 0)
+        };
+        let counts = [("head_count", "query", dims.q_heads), ("head_count_kv", "key", dims.kv_heads)];
+        let mut disagreeing = Vec::new();
+        for (name, kind, heads) in counts {
+            let key = self.key(&format!("attention.{name}"));
+            match said(&key) {
+                Some(count) if count == heads as u64 => return Ok(()),
+                Some(count) => disagreeing.push(format!("{heads} {kind} heads where `{key}` is {count}")),
+                None => {}
+            }
+        }
+        if disagreeing.is_empty() {
+            return Ok(());
+        }
+        let (size, heads) = (dims.head_dim, disagreeing.join(" and "));
+        let problem = format!("is {size}, which gives `blk.{index}` {heads}");
+        Err(self.bad(&self.key("attention.key_length"), problem))
     }
 
     fn moe(&self, place: Place, index: usize, hidden: usize) -> Result<MoeSpec, ModelError> {

@@ -135,6 +135,17 @@ fn impossible_files_are_refused_in_a_sentence() {
         edited(|f| set(f, "nemotron_h_moe.expert_used_count", 99u32)),
         edited(|f| set(f, "nemotron_h_moe.expert_used_count", vec![4i32, 4])),
         edited(|f| set(f, "nemotron_h_moe.attention.key_length", 7u32)),
+        edited(|f| set(f, "nemotron_h_moe.attention.key_length", 32u32)),
+        edited(|f| set(f, "nemotron_h_moe.attention.key_length", 128u32)),
+        edited(|f| set(f, "nemotron_h_moe.block_count", 14u32)),
+        edited(|f| {
+            set(f, "nemotron_h_moe.block_count", 9u32);
+            set(f, "nemotron_h_moe.nextn_predict_layers", 0u32);
+        }),
+        edited(|f| {
+            drop(f, "blk.14.");
+            set(f, "nemotron_h_moe.block_count", 14u32);
+        }),
         edited(|f| drop(f, "token_embd")),
         edited(|f| (0..14).for_each(|i| drop(f, &format!("blk.{i}.")))),
         edited(|f| {
@@ -160,6 +171,11 @@ fn impossible_files_are_refused_in_a_sentence() {
         m.gguf: layer 1 (moe): 99 experts per token, but only 16 experts; correct the metadata or take it from the model's original release
         m.gguf: `nemotron_h_moe.expert_used_count` has 2 values, none for block 3; convert the model again with a current converter
         m.gguf: `blk.5` has 256 query and 128 key channels, no multiples of the head size 7; convert the model again with a current converter
+        m.gguf: `nemotron_h_moe.attention.key_length` is 32, which gives `blk.5` 8 query heads where `nemotron_h_moe.attention.head_count` is 4 and 4 key heads where `nemotron_h_moe.attention.head_count_kv` is 2; convert the model again with a current converter
+        m.gguf: `nemotron_h_moe.attention.key_length` is 128, which gives `blk.5` 2 query heads where `nemotron_h_moe.attention.head_count` is 4 and 1 key heads where `nemotron_h_moe.attention.head_count_kv` is 2; convert the model again with a current converter
+        m.gguf: `nemotron_h_moe.block_count` is 14 and `nemotron_h_moe.nextn_predict_layers` is 1, which leaves out `blk.13` that the file holds; convert the model again with a current converter
+        m.gguf: `nemotron_h_moe.block_count` is 9 and `nemotron_h_moe.nextn_predict_layers` is 0, which leaves out `blk.9` that the file holds; convert the model again with a current converter
+        m.gguf: `nemotron_h_moe.block_count` is 14 and `nemotron_h_moe.nextn_predict_layers` is 1, which leaves out `blk.13` that the file holds; convert the model again with a current converter
         m.gguf: tensor `token_embd.weight` is missing (it holds `embed`); open the file of the whole model, or convert it again
         m.gguf: `blk.0` is missing: this file holds the model's MTP head alone; open the GGUF file of the trunk instead, which runs without the head
         m.gguf: `blk.0` is missing: this file holds the model's MTP head alone; open the GGUF file of the trunk instead, which runs without the head
