@@ -10,7 +10,8 @@ use mambo_tensor::{DType, Shape};
 
 use crate::stream::{self, Sink};
 use crate::{
-    Container, ConvertError, Converter, Importance, Layout, Planned, Recipe, SquaredError, folder, metadata,
+    Container, ConvertError, Converter, Importance, Layout, Planned, Recipe, SquaredError, disk_space,
+    folder, metadata,
 };
 
 /// Where the values of a file come from. Threads ask for rows at the same time.
@@ -77,6 +78,11 @@ impl Output<'_> {
         Ok(())
     }
 
+    /// Refuses what the disk has no room for, before any work is done.
+    pub fn check_room(&self, layout: &Layout) -> Result<(), ConvertError> {
+        disk_space::check(self.path, layout.bytes())
+    }
+
     fn check_file(&self) -> Result<(), ConvertError> {
         if self.path.is_file() && !self.replace {
             return Err(ConvertError::Exists { path: self.path.to_owned() });
@@ -131,6 +137,7 @@ pub fn write_gguf(
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<u64, ConvertError> {
     output.check_file()?;
+    output.check_room(layout)?;
     let mut tensors = Vec::with_capacity(layout.tensors.len());
     for planned in &layout.tensors {
         tensors.push(GgufTensor {
@@ -150,5 +157,49 @@ pub fn write_gguf(
 impl Sink for GgufWriter {
     fn write(&mut self, tensor: &Planned, piece: &[u8]) -> Result<(), ConvertError> {
         Ok(GgufWriter::write(self, &tensor.name, piece)?)
+    }
+}
+
+// Elsewhere the system is not asked for room.
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use crate::Content;
+    use mambo_model::Part;
+
+    struct Nothing;
+
+    impl Source for Nothing {
+        fn rows(&self, _: &Planned, _: Range<usize>, _: &mut [u8]) -> Result<(), ConvertError> {
+            Err(ConvertError::Stopped)
+        }
+    }
+
+    /// One row that no disk holds.
+    #[test]
+    fn what_does_not_fit_the_disk_is_refused_before_it_is_begun() {
+        let tensor = Planned {
+            name: "a".to_owned(),
+            weight: "embed".to_owned(),
+            part: Part::Embed,
+            shape: vec![1 << 60],
+            dtype: DType::F32,
+            first_row: 0,
+            content: Content::Values,
+        };
+        let layout = Layout { tensors: vec![tensor], notes: Vec::new() };
+        let folder = std::env::temp_dir().join(format!("mambo-full-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("huge.gguf");
+        let output = Output { path: &path, replace: false, threads: 1 };
+        let metadata = GgufMetadata::new("huge");
+        let written = write_gguf(output, &metadata, &layout, &Nothing, &mut |_| ControlFlow::Continue(()));
+        let error = written.unwrap_err();
+        assert!(matches!(error, ConvertError::DiskFull { .. }), "{error}");
+        let sentence = error.to_string();
+        assert!(sentence.contains("huge.gguf takes 4194304.0 TiB of disk space, but "), "{sentence}");
+        assert!(sentence.contains("write to another disk or choose a smaller type"), "{sentence}");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "no unfinished file stays");
+        std::fs::remove_dir(&folder).unwrap();
     }
 }

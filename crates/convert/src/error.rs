@@ -142,6 +142,19 @@ pub enum ConvertError {
         /// NaN or an infinity.
         value: f32,
     },
+    /// A disk that the output would fill.
+    #[error(
+        "{path} takes {need} of disk space, but {free} are free there; free some, write to another disk or \
+         choose a smaller type", path = path.display()
+    )]
+    DiskFull {
+        /// The output.
+        path: PathBuf,
+        /// Bytes of the output, for people.
+        need: String,
+        /// Bytes that are free, for people.
+        free: String,
+    },
     /// A thread that makes rows is gone.
     #[error("a worker thread stopped early")]
     WorkerGone,

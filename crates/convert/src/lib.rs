@@ -18,6 +18,7 @@ mod calibration;
 mod container;
 mod conversion;
 mod convert;
+mod disk_space;
 mod error;
 mod folder;
 mod importance;
