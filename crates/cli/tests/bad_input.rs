@@ -197,3 +197,38 @@ fn nonsense_flags() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
     assert_names(&sentence(command.args(["run", "--raw", ""])), &["prompt is empty"]);
 }
+
+#[test]
+fn requests_that_are_none() {
+    let file = std::env::temp_dir().join(format!("mambo-bad-{}-request.json", std::process::id()));
+    let refused = |flags: &[&str], text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
+        sentence(command.arg("run").args(flags).arg(&file))
+    };
+    let name = file.display().to_string();
+    for (text, words) in [
+        ("", &["not JSON", "--messages takes a JSON list"][..]),
+        ("[]", &["messages: expected at least one message", "\"role\""]),
+        ("{}", &["messages: expected at least one message"]),
+        (r#"{"messages": []}"#, &["messages: expected at least one message"]),
+        (r#"{"messages": "hi"}"#, &["`messages`", "a string", "make it a list"]),
+        ("\"hi\"", &["a string", "--messages takes a JSON list"]),
+        (r#"{"messages": [{"role": "user", "content": "x"}], "tools": [1]}"#, &["tools[0]: "]),
+    ] {
+        let sentence = refused(&["--messages"], text);
+        assert_names(&sentence, &[&[name.as_str()][..], words].concat());
+    }
+    for (text, words) in [
+        ("", &["not JSON", "--tools takes a JSON list"][..]),
+        ("{}", &["an object", "--tools takes a JSON list"]),
+        (r#"["f"]"#, &["tools[0]: expected an object"]),
+        (r#"[{"type": "function", "function": {}}]"#, &["tools[0].function.name: "]),
+        (r#"[{"role": "user", "content": "x"}]"#, &["tools[0].name: "]),
+        (r#"[{"name": "f", "parameters": 3}]"#, &["tools[0].parameters: "]),
+    ] {
+        let sentence = refused(&["hello", "--tools"], text);
+        assert_names(&sentence, &[&[name.as_str()][..], words].concat());
+    }
+    std::fs::remove_file(&file).unwrap();
+}

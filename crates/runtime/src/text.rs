@@ -59,6 +59,7 @@ impl ModelText {
     /// The prompt of a chat request.
     pub fn chat(&self, mut request: ChatRequest) -> Result<Prompt, RuntimeError> {
         let template = self.template()?;
+        request.check()?;
         say_thinking(template, &mut request);
         let text = template.render(&request)?;
         let style = OutputStyle::detect(template.source(), &text);

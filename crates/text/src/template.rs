@@ -5,6 +5,7 @@ mod clock;
 mod messages;
 mod methods;
 mod tojson;
+mod tools;
 mod value;
 
 use minijinja::syntax::SyntaxConfig;
@@ -49,6 +50,17 @@ impl ChatRequest {
             kwargs: Map::new(),
             now_unix_s: None,
         }
+    }
+
+    /// Refuses a request that no model can answer: without messages, or with messages or tools that are none. Many
+    /// templates would render them all the same, as nothing or as garbage.
+    pub fn check(&self) -> Result<()> {
+        if self.messages.is_empty() {
+            let detail = r#"expected at least one message, such as {"role": "user", "content": "Hello"}"#;
+            return Err(TextError::Request { field: "messages".to_owned(), detail: detail.to_owned() });
+        }
+        messages::normalise(&self.messages)?;
+        tools::check(&self.tools)
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 const CHATS: &str = include_str!("../../../tests/fixtures/text/chats.json");
 const TINY: &str = include_str!("../../../models/tiny-hybrid/chat_template.jinja");
 const CASES: &str = include_str!("../../../tests/fixtures/text/templates/cases.json");
+const WEATHER: &str = include_str!("../../../tests/fixtures/text/weather-tool.json");
 const GEN3: &str = include_str!("../../../tests/fixtures/text/templates/gen3-style.jinja");
 const V2: &str = include_str!("../../../tests/fixtures/text/templates/v2-style.jinja");
 const DIALECT: &str = include_str!("../../../tests/fixtures/text/templates/dialect.jinja");
@@ -115,6 +116,33 @@ fn wrong_messages_are_named() {
     for (messages, expected) in cases {
         let error = tiny().render(&ChatRequest::new(list(&messages))).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn requests_that_nothing_can_answer_are_named() {
+    let request = |messages: Value, tools: Value| ChatRequest {
+        tools: list(&tools),
+        ..ChatRequest::new(list(&messages))
+    };
+    let hello = json!([{"role": "user", "content": "Hello"}]);
+    let cases = [
+        (json!([]), json!([]), "messages: expected at least one message"),
+        (json!([7]), json!([]), "messages[0]: "),
+        (hello.clone(), json!(["f"]), "tools[0]: expected an object"),
+        (hello.clone(), json!([{"name": "f"}, []]), "tools[1]: expected an object"),
+        (hello.clone(), json!([{"type": "function", "function": "f"}]), "tools[0].function: "),
+        (hello.clone(), json!([{"type": "function", "function": {}}]), "tools[0].function.name: "),
+        (hello.clone(), json!([{"role": "user", "content": "Hello"}]), "tools[0].name: "),
+        (hello.clone(), json!([{"name": "f", "parameters": "x"}]), "tools[0].parameters: "),
+    ];
+    for (messages, tools, expected) in cases {
+        let error = request(messages, tools).check().unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    let tool: Value = serde_json::from_str(WEATHER).unwrap();
+    for tools in [json!([]), tool, json!([{"name": "f"}]), json!([{"name": "f", "parameters": null}])] {
+        request(hello.clone(), tools).check().unwrap();
     }
 }
 

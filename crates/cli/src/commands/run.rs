@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use mambo_cpu::host_memory;
 use mambo_engine::human_bytes;
 use mambo_runtime::{ChatRequest, GenerateOptions, Piece};
@@ -78,38 +78,26 @@ fn read_prompt(prompt: &str) -> Result<String> {
     Ok(text)
 }
 
+const MESSAGES: &str = "--messages takes a JSON list of messages, or an object with `messages`";
+const TOOLS: &str = "--tools takes a JSON list of tools";
+
 /// What the flags ask the chat template to render.
 fn chat_request(args: &RunArgs, prompt: &str) -> Result<ChatRequest> {
-    let given = args.messages.as_deref().map(read_json).transpose()?;
-    let mut request = match given {
+    let mut request = match &args.messages {
+        Some(path) => given_request(path)?,
         None => {
             let mut messages = Vec::new();
             messages.extend(args.system.as_ref().map(|text| json!({"role": "system", "content": text})));
             messages.push(json!({"role": "user", "content": prompt}));
             ChatRequest::new(messages)
         }
-        Some(Value::Array(messages)) => ChatRequest::new(messages),
-        Some(Value::Object(mut object)) => {
-            let mut list = |name: &str| match object.remove(name) {
-                Some(Value::Array(list)) => Ok(list),
-                None => Ok(Vec::new()),
-                Some(_) => bail!("`{name}` in the messages file is not a list"),
-            };
-            let (messages, tools) = (list("messages")?, list("tools")?);
-            let enable_thinking = match object.get("enable_thinking") {
-                None | Some(Value::Null) => None,
-                Some(Value::Bool(thinking)) => Some(*thinking),
-                Some(_) => bail!("`enable_thinking` in the messages file is neither true nor false"),
-            };
-            ChatRequest { tools, enable_thinking, ..ChatRequest::new(messages) }
-        }
-        Some(_) => bail!("the messages file holds neither a list of messages nor an object with `messages`"),
     };
     if let Some(path) = &args.tools {
-        request.tools = match read_json(path)? {
+        request.tools = match read_json(path, TOOLS)? {
             Value::Array(tools) => tools,
-            _ => bail!("{} is not a JSON list of tools", path.display()),
+            other => bail!("{} holds {}; {TOOLS}", path.display(), kind(&other)),
         };
+        request.check().with_context(|| format!("cannot use the tools in {}", path.display()))?;
     }
     if args.no_think {
         request.enable_thinking = Some(false);
@@ -117,7 +105,48 @@ fn chat_request(args: &RunArgs, prompt: &str) -> Result<ChatRequest> {
     Ok(request)
 }
 
-fn read_json(path: &Path) -> Result<Value> {
+/// A whole request from a file.
+fn given_request(path: &Path) -> Result<ChatRequest> {
+    let shown = path.display();
+    let request = match read_json(path, MESSAGES)? {
+        Value::Array(messages) => ChatRequest::new(messages),
+        Value::Object(mut object) => {
+            let mut list = |name: &str| match object.remove(name) {
+                Some(Value::Array(list)) => Ok(list),
+                None => Ok(Vec::new()),
+                Some(other) => bail!("`{name}` in {shown} is {}; make it a list", kind(&other)),
+            };
+            let (messages, tools) = (list("messages")?, list("tools")?);
+            let enable_thinking = match object.get("enable_thinking") {
+                None | Some(Value::Null) => None,
+                Some(Value::Bool(thinking)) => Some(*thinking),
+                Some(other) => {
+                    bail!("`enable_thinking` in {shown} is {}; make it true or false", kind(other))
+                }
+            };
+            ChatRequest { tools, enable_thinking, ..ChatRequest::new(messages) }
+        }
+        other => bail!("{shown} holds {}; {MESSAGES}", kind(&other)),
+    };
+    request.check().with_context(|| format!("cannot use the request in {shown}"))?;
+    Ok(request)
+}
+
+/// What a JSON value is, for messages.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// The JSON of a file; `expected` says what the flag behind it takes.
+fn read_json(path: &Path, expected: &str) -> Result<Value> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
+    serde_json::from_str(&text)
+        .map_err(|error| anyhow!("{} is not JSON: {error}; {expected}", path.display()))
 }
