@@ -33,10 +33,11 @@ pub fn compare(
     let mut engine = open::engine(model, threads, &options)?;
     let (kv_types, state_type) = (engine.config().kv_types.to_string(), engine.config().state_elem.name());
     let bar = CountBar::new("windows", windows.count() as u64);
-    let found = quality::compare(&mut engine, &mut base_engine, &windows, model.spec.vocab, &mut |done| {
+    let mut progress = |done| {
         bar.at(done);
         interrupt.flow()
-    });
+    };
+    let found = quality::compare((model, &mut engine), (base, &mut base_engine), &windows, &mut progress);
     bar.done();
     let comparison = interrupt.or_stopped(found, "nothing was measured")?;
     Ok(Report { comparison, kv_types, state_type })

@@ -14,6 +14,7 @@ use crate::{ConvertError, Importance};
 /// A loaded model whose products show their inputs. Only the trunk's do: the MTP head reads what the trunk has not
 /// said yet, and its errors cost a draft, never an answer.
 pub struct Calibration {
+    model_name: String,
     engine: Engine,
     observed: Vec<Observed>,
 }
@@ -28,7 +29,7 @@ impl Calibration {
     ) -> Result<Calibration, ConvertError> {
         let (trunk, observed) = model.graphs(false)?.trunk.observed();
         let engine = model.load_graphs(&Graphs { trunk, mtp: None }, backend, options, on_event)?;
-        Ok(Calibration { engine, observed })
+        Ok(Calibration { model_name: model.name().to_owned(), engine, observed })
     }
 
     /// The importance of every input on a text; `progress` gets the number of windows
@@ -44,6 +45,12 @@ impl Calibration {
                 return Err(ConvertError::Stopped);
             }
             self.observe(window, &mut squares)?;
+        }
+        // Weights of a weighted error that are no numbers would make any code as good as any other.
+        let is_bad = |squares: &Squares| squares.sums.iter().any(|sum| !sum.is_finite());
+        if let Some(bad) = squares.iter().position(is_bad) {
+            let (file, weight) = (self.model_name.clone(), self.observed[bad].weight.clone());
+            return Err(ConvertError::BadInputs { file, weight });
         }
         let named =
             self.observed.iter().zip(squares).map(|(place, squares)| (place.weight.clone(), squares.means()));

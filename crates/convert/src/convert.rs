@@ -197,7 +197,7 @@ impl<'a, 'c> RowConverter<'a, 'c> {
         }
     }
 
-    /// Hands over a row in the new type; the same type is copied.
+    /// Hands over a row in the new type; the same type is copied, once it is known to hold numbers.
     fn encode(
         &mut self,
         index: usize,
@@ -207,14 +207,14 @@ impl<'a, 'c> RowConverter<'a, 'c> {
     ) -> Result<(), ConvertError> {
         let factor = self.of_expert(self.factors, 1, index).map_or(1.0, |f| f[0]);
         let is_logarithm = self.content == Content::Logarithms;
-        if self.weight.dtype() == self.dtype && scale == factor && !is_logarithm {
-            hand_over(stored);
-            return Ok(());
-        }
         decode_row(self.weight.dtype(), stored, &mut self.values)?;
         let multiplier = scale / factor;
         if let Some(column) = self.values.iter().position(|value| !(value * multiplier).is_finite()) {
-            return Err(ConvertError::Damaged { row: index, column, value: self.values[column] });
+            return Err(self.damaged(index, column, self.values[column] * multiplier));
+        }
+        if self.weight.dtype() == self.dtype && scale == factor && !is_logarithm {
+            hand_over(stored);
+            return Ok(());
         }
         if multiplier != 1.0 {
             self.values.iter_mut().for_each(|value| *value *= multiplier);
@@ -232,6 +232,18 @@ impl<'a, 'c> RowConverter<'a, 'c> {
             self.error.add(SquaredError { error: error.error * square, values: error.values * square });
         }
         Ok(())
+    }
+
+    fn damaged(&self, row: usize, column: usize, value: f32) -> ConvertError {
+        let rows_per_part = self.row_count / self.weight.part_count();
+        ConvertError::Damaged {
+            file: self.weight.file().to_owned(),
+            tensor: self.weight.part_tensor(row / rows_per_part).to_owned(),
+            weight: self.weight.name().to_owned(),
+            row,
+            column,
+            value,
+        }
     }
 
     /// The `each` numbers that belong to the expert of a row, where there are some for every expert.

@@ -132,15 +132,35 @@ pub enum ConvertError {
         /// Why.
         source: Box<ConvertError>,
     },
-    /// A value that no type stores.
-    #[error("row {row} holds {value} at column {column}; the file is damaged")]
+    /// A value that is NaN or infinite.
+    #[error(
+        "{file}: tensor `{tensor}` holds {value} (row {row}, column {column} of weight `{weight}`); \
+         the file is damaged, download it again or use another release of this model"
+    )]
     Damaged {
+        /// The model that is read.
+        file: String,
+        /// The tensor there.
+        tensor: String,
+        /// Canonical name of the weight.
+        weight: String,
         /// Row of the weight.
         row: usize,
         /// Column in it.
         column: usize,
         /// NaN or an infinity.
         value: f32,
+    },
+    /// What calibration saw cannot weigh anything.
+    #[error(
+        "{file}: weight `{weight}` is fed values that are not numbers; the file is damaged, download it again or \
+         use another release of this model"
+    )]
+    BadInputs {
+        /// The model that ran.
+        file: String,
+        /// Canonical name of the weight.
+        weight: String,
     },
     /// A disk that the output would fill.
     #[error(

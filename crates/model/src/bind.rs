@@ -103,6 +103,16 @@ impl BoundWeight<'_> {
         names
     }
 
+    /// The file or folder it is read from, for messages.
+    pub fn file(&self) -> &str {
+        self.checkpoint.source()
+    }
+
+    /// The tensor that holds a part's values or codes.
+    pub fn part_tensor(&self, part: usize) -> &str {
+        &self.parts[part].codes.tensor.name
+    }
+
     /// Bytes it takes in the files, scales included.
     pub fn stored_bytes(&self) -> u64 {
         let factors: u64 = self.factor_tensors.iter().map(|tensor| tensor.byte_len()).sum();
@@ -126,6 +136,18 @@ impl BoundWeight<'_> {
             }
         }
         Ok(values)
+    }
+
+    /// Refuses values that are not numbers; reads and decodes all of them.
+    pub fn check_finite(&self) -> Result<(), ModelError> {
+        let values = self.to_f32()?;
+        let Some(at) = values.iter().position(|value| !value.is_finite()) else { return Ok(()) };
+        Err(ModelError::NotANumber {
+            file: self.file().to_owned(),
+            tensor: self.part_tensor(at * self.part_count() / values.len()).to_owned(),
+            weight: self.name().to_owned(),
+            value: values[at],
+        })
     }
 
     /// Says so where parts of different types are held as one.

@@ -114,6 +114,21 @@ pub enum ModelError {
         /// What it holds, as the rest of a sentence.
         problem: String,
     },
+    /// A value that is NaN or infinite.
+    #[error(
+        "{file}: tensor `{tensor}` holds {value}, so `{weight}` cannot be used; \
+         the file is damaged, download it again or use another release of this model"
+    )]
+    NotANumber {
+        /// File or folder searched.
+        file: String,
+        /// Name of the tensor.
+        tensor: String,
+        /// Canonical weight name.
+        weight: String,
+        /// NaN or an infinity.
+        value: f32,
+    },
     /// No preset has this name.
     #[error("there is no preset `{name}`; choose one of {known}")]
     UnknownPreset {

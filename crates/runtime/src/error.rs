@@ -10,8 +10,26 @@ use mambo_text::TextError;
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// A sequence ended because something went wrong with it.
-    #[error("{0}")]
-    Failed(Failure),
+    #[error("{model}: {why}")]
+    Failed {
+        /// The model that ran.
+        model: String,
+        /// What the engine says.
+        why: Failure,
+    },
+    /// Logits that are not numbers: nothing measured with them means anything.
+    #[error(
+        "{model}: the logits of position {position} hold {value}: the file is damaged or its type does not suit \
+         the model; download it again, or convert it again from the original release"
+    )]
+    BadLogits {
+        /// The model that ran.
+        model: String,
+        /// Position of the token that ran, from 0.
+        position: usize,
+        /// NaN or an infinity.
+        value: f32,
+    },
     /// Neither a path nor a hub id that was downloaded.
     #[error(
         "there is no file or folder `{name}`, and no model of that id in the local hub cache; download it first or give a path"

@@ -49,7 +49,9 @@ pub fn generate(
     }
     let reply = stream.into_reply();
     match &reply.finish {
-        FinishReason::Failed(why) => Err(RuntimeError::Failed(why.clone())),
+        FinishReason::Failed(why) => {
+            Err(RuntimeError::Failed { model: text.model_name().to_owned(), why: why.clone() })
+        }
         _ => Ok(reply),
     }
 }

@@ -1,8 +1,8 @@
 //! From an open model to an engine that runs it. The only place that configures engines.
 
 use mambo_engine::{Engine, EngineConfig, Progress, SnapshotRoom};
-use mambo_kernel::{Backend, KvElem, KvTypes, MemoryBudget, StateElem, WeightSource};
-use mambo_model::ModelSpec;
+use mambo_kernel::{Backend, KvElem, KvTypes, MemoryBudget, StateElem, WeightSource, WeightUse};
+use mambo_model::{BoundWeight, ModelSpec, Part};
 use mambo_tensor::DType;
 
 use crate::model::{BoundWeights, Graphs};
@@ -130,6 +130,15 @@ fn check_cache_size(spec: &ModelSpec, sequences: usize, context: usize) -> Resul
     Ok(())
 }
 
+/// Refuses norms, biases and routers that are not numbers. Kernels that round activations to integers, and those that
+/// choose experts, hide such values from the logits; what they leave looks like a result. Large weights are not read
+/// twice for it.
+fn check_small_weights(weights: &BoundWeights) -> Result<(), RuntimeError> {
+    let is_small =
+        |weight: &&BoundWeight| weight.usage() == WeightUse::Vector || weight.role() == Part::Router;
+    weights.iter().filter(is_small).try_for_each(|weight| Ok(weight.check_finite()?))
+}
+
 impl Model {
     /// Plans, checks that everything fits, and loads the weights into the backend.
     pub fn load(
@@ -150,6 +159,7 @@ impl Model {
         on_event: &mut dyn FnMut(LoadEvent),
     ) -> Result<Engine, RuntimeError> {
         let weights = self.weights()?;
+        check_small_weights(&weights)?;
         weights.notes().into_iter().for_each(|note| on_event(LoadEvent::Note(note)));
         let config = options.engine_config(&self.spec, &weights)?;
         let parts = graphs.parts(&self.spec);

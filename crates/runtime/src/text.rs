@@ -10,6 +10,7 @@ use crate::{Model, Prompt, RuntimeError, gguf_text};
 
 /// What stands between strings and token ids for one model.
 pub struct ModelText {
+    model_name: String,
     tokenizer: Tokenizer,
     /// A model without a usable template still continues plain text.
     template: Result<ChatTemplate, TextError>,
@@ -28,7 +29,13 @@ impl ModelText {
         stop_tokens.extend(model.spec.stop_names().iter().filter_map(|name| tokenizer.id_of(name)));
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
-        Ok(ModelText { template, stop_tokens, sampling: model.sampling(), tokenizer })
+        let model_name = model.name().to_owned();
+        Ok(ModelText { model_name, template, stop_tokens, sampling: model.sampling(), tokenizer })
+    }
+
+    /// What messages call the model.
+    pub fn model_name(&self) -> &str {
+        &self.model_name
     }
 
     /// The tokenizer.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use mambo_cpu::host_memory;
 use mambo_engine::{Engine, Event, Request, human_bytes};
@@ -63,14 +63,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let start = Instant::now();
     let (mut engine, threads) = load(args, &model)?;
     let load_seconds = start.elapsed().as_secs_f64();
-    let mut ids = RandomIds::below(model.spec.vocab);
-    let mut found = measure_prefill(args, &mut engine, &mut ids, &types)?;
-    let mut kept = 0;
-    if args.tokens > 0 {
-        let contexts = read_contexts(args, &mut engine, &mut ids)?;
-        kept = contexts.iter().map(|(_, contexts)| contexts.bytes()).sum();
-        found.extend(measure_decode(args, &contexts, &mut engine, &mut ids, &types)?);
-    }
+    let ids = RandomIds::below(model.spec.vocab);
+    let (found, kept) = measure(args, &mut engine, ids, &types).with_context(|| model.name().to_owned())?;
     // Asked before the bandwidth is measured, which takes memory of its own.
     let peak = host_memory::peak();
     let bandwidth = read_bandwidth(threads)?;
@@ -117,6 +111,23 @@ fn check(args: &BenchArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Everything that was asked for, and the bytes of snapshots that it took.
+fn measure(
+    args: &BenchArgs,
+    engine: &mut Engine,
+    mut ids: RandomIds,
+    types: &TypeTable,
+) -> Result<(Vec<Measurement>, u64)> {
+    let mut found = measure_prefill(args, engine, &mut ids, types)?;
+    let mut kept = 0;
+    if args.tokens > 0 {
+        let contexts = read_contexts(args, engine, &mut ids)?;
+        kept = contexts.iter().map(|(_, contexts)| contexts.bytes()).sum();
+        found.extend(measure_decode(args, &contexts, engine, &mut ids, types)?);
+    }
+    Ok((found, kept))
 }
 
 fn largest(sizes: &[usize]) -> usize {

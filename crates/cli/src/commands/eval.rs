@@ -100,7 +100,7 @@ fn perplexity(args: &PplArgs) -> Result<()> {
     let options = LoadOptions { at_least_tokens: windows.length(), ..args.model.load_options() };
     let mut engine = open::engine(&model, args.model.threads, &options)?;
     let bar = CountBar::new("windows", windows.count() as u64);
-    let likelihood = quality::perplexity(&mut engine, &windows, model.spec.vocab, &mut |done| {
+    let likelihood = quality::perplexity(&model, &mut engine, &windows, &mut |done| {
         bar.at(done);
         ControlFlow::Continue(())
     })?;

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use mambo_checkpoint::{SafetensorsTensor, SafetensorsWriter};
-use mambo_engine::ScoreOptions;
+use mambo_engine::{ScoreOptions, ScoredRows};
 use mambo_kernel::ReferenceBackend;
-use mambo_runtime::LoadOptions;
+use mambo_runtime::quality::check_logits;
+use mambo_runtime::{LoadOptions, Model};
 use mambo_tensor::Shape;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
@@ -49,10 +50,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     let mut written = Ok(());
     engine.score(&ids, options, &mut |rows| {
         if written.is_ok() {
-            written = file.add(0, rows.logits);
-        }
-        if written.is_ok() && !rows.mtp_logits.is_empty() {
-            written = file.add(1, rows.mtp_logits);
+            written = write_rows(&mut file, &model, &rows);
         }
         bar.step(rows.logits.len() / vocab);
     })?;
@@ -65,6 +63,17 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         )?;
     } else {
         put_note(format_args!("wrote logits of {} positions to {}", ids.len(), args.output.display()));
+    }
+    Ok(())
+}
+
+/// Writes the rows of a step, if they are numbers.
+fn write_rows(file: &mut SafetensorsWriter, model: &Model, rows: &ScoredRows) -> Result<()> {
+    check_logits(model, rows.first, rows.logits)?;
+    check_logits(model, rows.first, rows.mtp_logits)?;
+    file.add(0, rows.logits)?;
+    if !rows.mtp_logits.is_empty() {
+        file.add(1, rows.mtp_logits)?;
     }
     Ok(())
 }

@@ -39,19 +39,19 @@ impl Comparison {
 
 /// Scores the text with both engines; `progress` gets the number of windows done before each, and may stop it.
 pub fn compare(
-    engine: &mut Engine,
-    base: &mut Engine,
+    (model, engine): (&Model, &mut Engine),
+    (base, base_engine): (&Model, &mut Engine),
     windows: &Windows,
-    vocab: usize,
     progress: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Comparison, RuntimeError> {
-    let mut found = Comparison::default();
+    let (mut found, vocab) = (Comparison::default(), model.spec.vocab);
     for (done, window) in windows.iter().enumerate() {
         if progress(done).is_break() {
             return Err(RuntimeError::Stopped);
         }
-        let want = score_window(base, window, vocab)?;
-        let got = score_window(engine, window, vocab)?;
+        let first = done * windows.length();
+        let want = score_window(base, base_engine, window, first)?;
+        let got = score_window(model, engine, window, first)?;
         let rows = want.chunks_exact(vocab).zip(got.chunks_exact(vocab));
         for ((want, got), &next) in rows.zip(&window[1..]) {
             let [want, got] = found.divergence.add(want, got);
@@ -64,9 +64,9 @@ pub fn compare(
 
 /// Scores the text with one engine; `progress` gets the number of windows done before each, and may stop it.
 pub fn perplexity(
+    model: &Model,
     engine: &mut Engine,
     windows: &Windows,
-    vocab: usize,
     progress: &mut dyn FnMut(usize) -> ControlFlow<()>,
 ) -> Result<Likelihood, RuntimeError> {
     let mut likelihood = Likelihood::default();
@@ -74,8 +74,8 @@ pub fn perplexity(
         if progress(done).is_break() {
             return Err(RuntimeError::Stopped);
         }
-        let logits = score_window(engine, window, vocab)?;
-        for (row, &next) in logits.chunks_exact(vocab).zip(&window[1..]) {
+        let logits = score_window(model, engine, window, done * windows.length())?;
+        for (row, &next) in logits.chunks_exact(model.spec.vocab).zip(&window[1..]) {
             likelihood.add(log_softmax(row)[next as usize]);
         }
     }

@@ -2,8 +2,10 @@
 
 mod compare;
 mod divergence;
+mod logits;
 mod windows;
 
 pub use compare::{Comparison, compare, perplexity};
 pub use divergence::{Divergence, Likelihood, log_softmax, percentile};
+pub use logits::check_logits;
 pub use windows::{DEFAULT_WINDOW, Windows, score_window};

@@ -2,7 +2,8 @@
 
 use mambo_engine::{Engine, SCORE_TOKENS, ScoreOptions};
 
-use crate::RuntimeError;
+use super::check_logits;
+use crate::{Model, RuntimeError};
 
 /// Tokens of a window unless the caller says otherwise.
 pub const DEFAULT_WINDOW: usize = 512;
@@ -53,12 +54,20 @@ impl Windows {
     }
 }
 
-/// Logits of a window, row t for the token at t+1; the last row predicts nothing known and is left out.
-pub fn score_window(engine: &mut Engine, window: &[u32], vocab: usize) -> Result<Vec<f32>, RuntimeError> {
+/// Logits of a window, row t for the token at t+1; the last row predicts nothing known and is left out. `first` is
+/// the window's place in the text, for the error where they are not numbers.
+pub fn score_window(
+    model: &Model,
+    engine: &mut Engine,
+    window: &[u32],
+    first: usize,
+) -> Result<Vec<f32>, RuntimeError> {
+    let vocab = model.spec.vocab;
     let mut logits = Vec::with_capacity(window.len() * vocab);
     let options = ScoreOptions { chunk: SCORE_TOKENS, ..Default::default() };
     engine.score(window, options, &mut |rows| logits.extend_from_slice(rows.logits))?;
     logits.truncate((window.len() - 1) * vocab);
+    check_logits(model, first, &logits)?;
     Ok(logits)
 }
 
