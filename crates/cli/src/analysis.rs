@@ -1,7 +1,7 @@
 //! Runs a program of a loaded model with every call timed, and joins the times with what each call had
 //! to move.
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use mambo_engine::{Engine, SnapshotRoom};
 use mambo_kernel::{CallCost, CallTime, ProgramId, StepShape, WeightKey, program_cost};
 use mambo_plan::{Kernels, Measured, layer_kinds};
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::amounts::counted;
 use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
+use crate::hints::{about_room, with_hint};
 use crate::workload::{Contexts, RandomIds, WARM_UP, after, cancel_all, start_prompt, step};
 use crate::{machine, open};
 
@@ -52,17 +53,21 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
     let sequences = if prefill { 1 } else { tokens };
     let own = if prefill { tokens } else { 1 + WARM_UP + DECODE_STEPS };
     let room = depth.saturating_add(own).saturating_add(1);
-    options.context_tokens = Some(options.context_tokens.unwrap_or(room).max(room));
+    if let Some(context) = options.context_tokens.filter(|&context| context < room) {
+        bail!(
+            "--context {context} holds fewer than the {room} tokens that --tokens {tokens} and --depth {depth} \
+             need; raise it or leave it out"
+        );
+    }
+    options.context_tokens = Some(options.context_tokens.unwrap_or(room));
     options.sequences = sequences;
     options.snapshots = if prefill { SnapshotRoom::default() } else { Contexts::room(sequences, &[depth]) };
-    let mut engine = open::engine(&model, args.threads, &options)?;
+    let loaded = open::engine(&model, args.threads, &options);
+    let mut engine = with_hint(loaded, about_room, || Some(room_flags(args, work)))?;
     let program = if prefill { engine.program_ids().0 } else { engine.program_ids().1 };
     let mut ids = RandomIds::below(model.spec.vocab);
-    if prefill {
-        time_prompts(&mut engine, &mut ids, work)?;
-    } else {
-        time_decoding(&mut engine, &mut ids, work)?;
-    }
+    let time = if prefill { time_prompts } else { time_decoding };
+    time(&mut engine, &mut ids, work).with_context(|| model.name().to_owned())?;
     let times = engine.backend().call_times(program)?;
     let weights = model.weights()?;
     let depth = if prefill { depth } else { depth + WARM_UP + DECODE_STEPS / 2 };
@@ -75,6 +80,14 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
     let costs = program_cost(engine.backend().program(program), &shape, types, &weight_bytes);
     let bandwidth = read_bandwidth(args.threads.unwrap_or_else(machine::cores))?;
     Ok(Analysis { costs, times, bandwidth, name: model.name().to_owned(), work, program, engine })
+}
+
+/// The flags that decide how much memory a measurement takes.
+fn room_flags(args: &ModelArgs, work: Workload) -> String {
+    let mut flags = vec![format!("--tokens {}", work.tokens)];
+    flags.extend((work.depth > 0).then(|| format!("--depth {}", work.depth)));
+    flags.extend(args.context.map(|context| format!("--context {context}")));
+    format!("lower {}", flags.join(" or "))
 }
 
 /// Times the last step of prompts.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
+use mambo_engine::EngineError;
 use mambo_kernel::{KvTypes, StateElem};
 use mambo_runtime::{DEFAULT_STEP_TOKENS, LoadOptions, SamplingParams};
 
@@ -200,9 +201,9 @@ fn parse_bias(text: &str) -> Result<(u32, f32), String> {
 }
 
 impl SampleArgs {
-    /// The flags over the model's own defaults.
-    pub fn over(&self, defaults: &SamplingParams) -> SamplingParams {
-        SamplingParams {
+    /// The flags over the model's own defaults; refuses what the engine would refuse once the model is loaded.
+    pub fn over(&self, defaults: &SamplingParams) -> Result<SamplingParams, EngineError> {
+        let sampling = SamplingParams {
             temperature: self.temp.unwrap_or(defaults.temperature),
             top_k: self.top_k.unwrap_or(defaults.top_k),
             top_p: self.top_p.unwrap_or(defaults.top_p),
@@ -213,6 +214,10 @@ impl SampleArgs {
             seed: self.seed.unwrap_or_else(clock_seed),
             logit_bias: self.logit_bias.clone(),
             logprobs: self.logprobs,
+        };
+        match sampling.problem() {
+            Some(problem) => Err(EngineError::Request(problem)),
+            None => Ok(sampling),
         }
     }
 }

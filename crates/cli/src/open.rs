@@ -1,9 +1,12 @@
 //! From flags to the library: which model, which backend, how it is loaded; the progress bar and notes meanwhile.
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
 use mambo_checkpoint::Checkpoint;
 use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_kernel::Backend;
+use mambo_model::Preset;
 use mambo_runtime::{Described, Engine, LoadEvent, LoadOptions, Model, OpenOptions, open_checkpoint};
 
 use crate::progress::ByteBar;
@@ -18,8 +21,22 @@ fn options() -> OpenOptions {
 pub fn model(name: Option<&str>) -> Result<Model> {
     Ok(match name {
         None => Model::from_bytes(builtin::NAME, builtin::BYTES)?,
-        Some(name) => Model::open(name, &options())?,
+        Some(name) => {
+            refuse_preset(name)?;
+            Model::open(name, &options())?
+        }
     })
+}
+
+/// A preset is a shape to describe, not something that runs.
+fn refuse_preset(name: &str) -> Result<()> {
+    if Path::new(name).exists() || Preset::named(name).is_err() {
+        return Ok(());
+    }
+    bail!(
+        "{name} is a preset, a model's shape without weights; write a file of that shape with random weights \
+         first (mambo synth {name} -o {name}.gguf) and give that"
+    )
 }
 
 /// The same for commands that are content with metadata, or with a preset.

@@ -9,6 +9,7 @@ use mambo_runtime::{
 };
 use serde_json::{Value, json};
 
+use crate::hints::{about_tokens, with_hint};
 use crate::interrupt::Interrupt;
 use crate::progress::PromptBar;
 
@@ -37,7 +38,7 @@ pub fn answer(
     let start = Instant::now();
     let mut prefill = None;
     let mut shown = Ok(());
-    let reply = generate(engine, text, prompt, options, &mut |event| match event {
+    let answered = generate(engine, text, prompt, options, &mut |event| match event {
         GenerateEvent::Step { read, .. } => {
             if let Some(bar) = &reading {
                 bar.at(read);
@@ -56,7 +57,10 @@ pub fn answer(
             }
             if shown.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         }
-    })?;
+    });
+    // Prompts come from the model's own tokenizer: only a bias can name a token that it does not have.
+    let biased = || Some("--logit-bias names it".to_owned());
+    let reply = with_hint(answered, about_tokens, biased)?;
     shown?;
     let prefill = prefill.unwrap_or_default();
     Ok(Timed { reply, prefill, decode: start.elapsed().saturating_sub(prefill) })

@@ -183,19 +183,33 @@ fn nonsense_flags() {
         assert_names(&refused(&model, &["--context", huge]), &[huge, "2147483648"]);
     }
     let huge = "18446744073709551615";
-    for arguments in [["bench", "-p", huge], ["bench", "-d", huge], ["bench", "-b", huge]] {
-        assert_names(
-            &sentence(Command::new(env!("CARGO_BIN_EXE_mambo")).args(arguments)),
-            &["this engine allows"],
-        );
+    for beside in [huge, "2000000", "100000"] {
+        assert_names(&refused(&model, &["--beside", beside]), &["--beside"]);
     }
+    assert_names(&refused(&model, &["--ids", "1,99999"]), &["--ids gives the tokens"]);
     for arguments in [["explain", "--tokens", huge], ["explain", "--context", huge]] {
         assert_names(&sentence(Command::new(env!("CARGO_BIN_EXE_mambo")).args(arguments)), &[huge]);
     }
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
+        sentence(command.arg("run").args(arguments))
+    };
+    for (flag, field) in [
+        ("--temp=-1", "temperature is -1"),
+        ("--top-p=7", "top_p is 7"),
+        ("--min-p=7", "min_p is 7"),
+        ("--repetition-penalty=0", "repetition_penalty is 0"),
+        ("--tokens=0", "max_tokens is 0"),
+    ] {
+        let (name, _) = flag.split_once('=').unwrap();
+        assert_names(&run(&[flag, "hello"]), &[field, &format!("; {name} sets it")]);
+    }
+    assert_names(&run(&["--logit-bias", "99999=1", "hello"]), &["99999", "--logit-bias"]);
+    assert_names(&run(&["--raw", ""]), &["prompt is empty"]);
+    let output = std::env::temp_dir().join(format!("mambo-bad-{}.gguf", std::process::id()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
-    assert_names(&sentence(command.args(["run", "--top-p", "7", "hello"])), &["top_p", "7"]);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mambo"));
-    assert_names(&sentence(command.args(["run", "--raw", ""])), &["prompt is empty"]);
+    let synth = command.args(["synth", "tiny", "--quant", "f8_e4m3", "-o"]).arg(&output);
+    assert_names(&sentence(synth), &["f8_e4m3", "q8_0", "--quant names the type"]);
 }
 
 #[test]

@@ -87,6 +87,18 @@ fn analysis_looks_at_a_depth() {
 }
 
 #[test]
+fn analysis_keeps_to_the_context() {
+    let analyze = ["explain", "-m", &fixture("moe"), "--analyze", "--depth", "30", "--context"];
+    let sentence = refused(&[&analyze[..], &["40"]].concat());
+    let expected = "--context 40 holds fewer than the 68 tokens that --tokens 1 and --depth 30 need";
+    assert!(sentence.starts_with(expected) && sentence.contains("leave it out"), "{sentence}");
+    assert_eq!(json(&[&analyze[..], &["68"]].concat())["depth"], 30);
+    // A long one is made room for, as it would be in use.
+    let sentence = refused(&[&analyze[..], &["2000000000"]].concat());
+    assert!(sentence.contains("KV cache") && sentence.contains("--context 2000000000"), "{sentence}");
+}
+
+#[test]
 fn what_cannot_be_explained_is_refused() {
     let sentence = refused(&["explain", "-m", &fixture("moe"), "--mtp"]);
     assert!(sentence.contains("has no MTP head; leave --mtp out"), "{sentence}");
@@ -97,6 +109,13 @@ fn what_cannot_be_explained_is_refused() {
     let sentence = refused(&["explain", "--analyze", "--depth", "99999999999999"]);
     assert!(sentence.contains("--depth 99999999999999 is more than"), "{sentence}");
     assert!(refused(&["explain", "--depth", "5"]).contains("add --analyze"));
+    let sentence = refused(&["explain", "--analyze", "--tokens", "2000000"]);
+    assert!(sentence.ends_with("; lower --tokens 2000000"), "{sentence}");
+    let sentence = refused(&["explain", "--analyze", "--depth", "2000000000"]);
+    assert!(sentence.ends_with("; lower --tokens 1 or --depth 2000000000"), "{sentence}");
+    let sentence = refused(&["explain", "nano-30b", "--analyze"]);
+    assert!(sentence.starts_with("nano-30b is a preset, a model's shape without weights"), "{sentence}");
+    assert!(sentence.contains("mambo synth nano-30b -o nano-30b.gguf"), "{sentence}");
     let sentence = refused(&["explain", "-m", &config_alone("h-4b"), "--analyze"]);
     assert!(sentence.contains("no weights"), "{sentence}");
 }

@@ -85,6 +85,20 @@ fn narrow_caches_take_what_they_hold() {
     assert!(moved(&usual) - moved(&narrow) > state(&usual) - state(&narrow), "states are read and written");
 }
 
+/// Types that GGUF has no number for are those of a folder.
+#[test]
+fn folders_have_types_of_their_own() {
+    for kind in ["f8_e4m3", "nvfp4_mix"] {
+        let report = json(&[&["fit", "nano-30b", "--quant", kind], &MACHINE[..]].concat());
+        let assumption = report["assumption"].as_str().unwrap();
+        assert!(assumption.contains(&format!("quantised to {kind} in a safetensors folder")), "{assumption}");
+        // A byte or half of one for each of 31.6 B parameters; the embedding stays bf16.
+        let bytes = number(&report["weight_bytes"]) as f64 / 31.6e9;
+        let (least, most) = if kind == "f8_e4m3" { (1.0, 1.05) } else { (0.55, 0.7) };
+        assert!((least..most).contains(&bytes), "{kind}: {bytes} bytes per parameter");
+    }
+}
+
 #[test]
 fn the_verdict_is_in_words() {
     let (text, _) = works(&[&["fit", "nano-30b", "--quant", "q4_0"], &MACHINE[..]].concat());
@@ -96,7 +110,11 @@ fn the_verdict_is_in_words() {
 
 #[test]
 fn wrong_flags_are_refused() {
-    assert!(refused(&["fit", "nano-30b", "--quant", "q9"]).contains("no type `q9`"));
+    let sentence = refused(&["fit", "nano-30b", "--quant", "q9"]);
+    assert!(
+        sentence.contains("no type `q9`") && sentence.ends_with("; --quant names the type"),
+        "{sentence}"
+    );
     assert!(refused(&["fit", "nano-30b", "--memory", "0"]).contains("--memory"));
     assert!(refused(&["fit", "nano-30b", "--bandwidth", "0"]).contains("--bandwidth"));
     assert!(refused(&["fit", "no-such-model"]).contains("nano-30b"));

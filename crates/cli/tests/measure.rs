@@ -51,10 +51,28 @@ fn bench_prints_a_table_and_refuses_nonsense() {
     assert!(refused(&["bench", "-b", "0"]).contains("--batch holds a 0"));
     assert!(refused(&["bench", "-d", "8,0,8"]).contains("--depth holds 8 twice"));
     assert!(refused(&["bench", "-p", "0", "-n", "0"]).contains("nothing to measure"));
-    assert!(refused(&["bench", "--context", "4"]).contains("--context holds fewer"));
+    let sentence = refused(&["bench", "-p", "600", "--context", "4"]);
+    assert!(sentence.contains("--context 4 holds fewer") && sentence.contains("--prompt 600"), "{sentence}");
     assert!(refused(&["bench", "-t", "0"]).contains("--threads is 0"));
     // What is kept of deep sequences counts, before anything is loaded.
     assert!(refused(&["bench", "-b", "500", "-d", "4000000"]).contains("snapshots"));
+}
+
+/// What does not fit is lowered by the flags that asked for it.
+#[test]
+fn bench_names_the_flags_that_ask_for_too_much() {
+    let huge = "18446744073709551615";
+    for (flags, hint) in [
+        (&["-p", huge][..], "--prompt 18446744073709551615 or --batch 8"),
+        (&["-d", huge], "--tokens 128 or --depth 18446744073709551615 or --batch 8"),
+        (&["-n", huge, "-b", "1"], "--tokens 18446744073709551615"),
+        (&["-b", huge, "-p", "0"], "--tokens 128 or --batch 18446744073709551615"),
+        (&["-b", "500", "-d", "4000000"], "--tokens 128 or --depth 4000000 or --batch 500"),
+        (&["-b", "1", "--context", "2000000000"], "--prompt 512 or --context 2000000000"),
+    ] {
+        let sentence = refused(&[&["bench"], flags].concat());
+        assert!(sentence.ends_with(&format!("; lower {hint}")), "{sentence}");
+    }
 }
 
 #[test]

@@ -45,9 +45,7 @@ pub enum ConvertError {
         known: String,
     },
     /// A type that GGUF has no number for.
-    #[error(
-        "a GGUF file cannot hold {dtype}; use q8_0 or nvfp4, or an output without .gguf, which is a folder"
-    )]
+    #[error("a GGUF file cannot hold {dtype}, only a safetensors folder can; use q8_0 or nvfp4 in its place")]
     NotInGguf {
         /// The type.
         dtype: DType,

@@ -118,10 +118,11 @@ impl Recipe {
 }
 
 impl Recipe {
-    /// The types a GGUF file of a model would have, without writing it.
-    pub fn types(&self, spec: &ModelSpec) -> Result<TypeTable, ConvertError> {
-        let layout = self.layout(spec, Container::Gguf)?;
-        let mut assumption = format!("as if quantised to {}", self.name);
+    /// The types a file or folder of a model would have, without writing it.
+    pub fn types(&self, spec: &ModelSpec, container: Container) -> Result<TypeTable, ConvertError> {
+        let layout = self.layout(spec, container)?;
+        let place = if container == Container::Safetensors { " in a safetensors folder" } else { "" };
+        let mut assumption = format!("as if quantised to {}{place}", self.name);
         layout.notes.iter().for_each(|note| assumption += &format!("; {note}"));
         let rows = layout.tensors.iter().map(|t| (t.weight.clone(), t.encoding(), t.bytes()));
         Ok(TypeTable::new(rows, Some(assumption)))

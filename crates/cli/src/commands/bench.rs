@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::amounts::{Columns, Spread};
 use crate::args::ModelArgs;
 use crate::bandwidth::read_bandwidth;
+use crate::hints::{about_room, with_hint};
 use crate::terminal::{put, put_json};
 use crate::workload::{Contexts, RandomIds, WARM_UP, after, cancel_all, step};
 use crate::{machine, open};
@@ -134,21 +135,51 @@ fn largest(sizes: &[usize]) -> usize {
     sizes.iter().copied().max().unwrap_or(0)
 }
 
+/// What the largest of all measurements takes.
+struct Room<'a> {
+    sequences: usize,
+    depths: &'a [usize],
+    /// Tokens of the longest sequence.
+    tokens: usize,
+    /// The flags that make it as long.
+    flags: Vec<String>,
+}
+
+impl Room<'_> {
+    fn of(args: &BenchArgs) -> Room<'_> {
+        let (sequences, depths, decoded) = match args.tokens {
+            0 => (1, &[][..], 0),
+            tokens => (largest(&args.batch), &args.depth[..], tokens.saturating_add(1 + WARM_UP)),
+        };
+        let (prompt, depth) = (largest(&args.prompt), largest(depths));
+        let after = depth.saturating_add(decoded);
+        let mut flags = match prompt >= after {
+            true => vec![format!("--prompt {prompt}")],
+            false => vec![format!("--tokens {}", args.tokens)],
+        };
+        flags.extend((depth > 0).then(|| format!("--depth {depth}")));
+        Room { sequences, depths, tokens: prompt.max(after).saturating_add(1), flags }
+    }
+}
+
 /// An engine with room for the largest of all measurements.
 fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
-    let (sequences, depths, decoded) = match args.tokens {
-        0 => (1, &[][..], 0),
-        tokens => (largest(&args.batch), &args.depth[..], tokens.saturating_add(1 + WARM_UP)),
-    };
-    let need = largest(&args.prompt).max(largest(depths).saturating_add(decoded)).saturating_add(1);
-    let context_tokens = Some(args.model.context.unwrap_or(need));
-    if context_tokens < Some(need) {
-        bail!("--context holds fewer than the {need} tokens this measurement needs; leave it out");
+    let Room { sequences, depths, tokens, mut flags } = Room::of(args);
+    if let Some(context) = args.model.context {
+        if context < tokens {
+            let flags = flags.join(" and ");
+            bail!("--context {context} holds fewer than the {tokens} tokens that {flags} need; leave it out");
+        }
+        flags.push(format!("--context {context}"));
     }
+    flags.extend((sequences > 1).then(|| format!("--batch {sequences}")));
+    let context_tokens = Some(args.model.context.unwrap_or(tokens));
     let snapshots = Contexts::room(sequences, depths);
     let options = LoadOptions { sequences, context_tokens, snapshots, ..args.model.load_options() };
     let threads = args.model.threads.unwrap_or(usize::MAX).min(machine::cores());
-    Ok((open::engine(model, args.model.threads, &options)?, threads))
+    let loaded = open::engine(model, args.model.threads, &options);
+    let engine = with_hint(loaded, about_room, || Some(format!("lower {}", flags.join(" or "))))?;
+    Ok((engine, threads))
 }
 
 /// Prompts of all lengths take turns, so that a machine that changes meanwhile changes for all of them.

@@ -79,6 +79,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let text = model.text()?;
     // Before the weights are loaded, which may take minutes.
     text.template()?;
+    args.sample.over(text.sampling())?;
     let engine = open::engine(&model, args.model.threads, &args.model.load_options())?;
     let mut chat = Chat {
         args,
@@ -181,7 +182,7 @@ impl Chat<'_> {
         self.check_room(&prompt)?;
         let options = GenerateOptions {
             max_tokens: self.args.tokens,
-            sampling: Some(self.args.sample.over(self.text.sampling())),
+            sampling: Some(self.args.sample.over(self.text.sampling())?),
         };
         self.interrupt.clear();
         let quiet = self.args.json;

@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::args::ModelArgs;
 use crate::comparison::compare;
 use crate::curve::svg_curve;
+use crate::hints::{about_room, with_hint};
 use crate::interrupt::Interrupt;
 use crate::open;
 use crate::progress::CountBar;
@@ -92,13 +93,19 @@ impl TextArgs {
     fn file(&self) -> TextFile<'_> {
         TextFile { path: &self.text, window: self.window, windows: self.windows }
     }
+
+    /// The flag that asks for more memory than usual, if it does.
+    fn room_flag(&self) -> Option<String> {
+        (self.window > DEFAULT_WINDOW).then(|| format!("lower --window {}", self.window))
+    }
 }
 
 fn perplexity(args: &PplArgs) -> Result<()> {
     let model = open::model(args.model.model.as_deref())?;
     let windows = args.text.file().windows(&model)?;
     let options = LoadOptions { at_least_tokens: windows.length(), ..args.model.load_options() };
-    let mut engine = open::engine(&model, args.model.threads, &options)?;
+    let loaded = open::engine(&model, args.model.threads, &options);
+    let mut engine = with_hint(loaded, about_room, || args.text.room_flag())?;
     let bar = CountBar::new("windows", windows.count() as u64);
     let likelihood = quality::perplexity(&model, &mut engine, &windows, &mut |done| {
         bar.at(done);
@@ -124,7 +131,8 @@ fn divergence(args: &KldArgs) -> Result<()> {
     let model = open::model(args.model.model.as_deref())?;
     let base = open::model(args.base.as_deref().or(args.model.model.as_deref()))?;
     let (options, threads) = (args.model.load_options(), args.model.threads);
-    let report = compare((&model, &base), &options, threads, &args.text.file(), &Interrupt::install()?)?;
+    let compared = compare((&model, &base), &options, threads, &args.text.file(), &Interrupt::install()?);
+    let report = with_hint(compared, about_room, || args.text.room_flag())?;
     let divergence = &report.comparison.divergence;
     if let Some(path) = &args.svg {
         let title = format!("{} against {}", model.name(), base.name());

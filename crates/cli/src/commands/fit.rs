@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use mambo_convert::{Container, Recipe};
+use mambo_convert::{Container, ConvertError, Recipe};
 use mambo_engine::{MemoryNeed, PlanOptions, SCORE_TOKENS, human_bytes, plan};
 use mambo_kernel::{
     Backend, CacheLayout, CacheTypes, PAGE_TOKENS, Phase, Program, StepShape, WeightKey, program_cost,
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::amounts::{Columns, context_text};
 use crate::args::{CacheArgs, NameArgs};
 use crate::bandwidth::read_bandwidth;
+use crate::hints::{about_types, with_hint};
 use crate::terminal::{put, put_json};
 use crate::{machine, open};
 
@@ -79,7 +80,9 @@ pub fn run(args: &FitArgs) -> Result<()> {
     let described = open::described(args.model.name())?;
     let types = match &args.quant {
         None => described.types()?,
-        Some(name) => Recipe::named(name, Container::Gguf)?.types(&described.spec)?,
+        Some(name) => with_hint(quantised(name, &described.spec), about_types, || {
+            Some("--quant names the type".to_owned())
+        })?,
     };
     let backend = open::backend(args.threads)?;
     let memory = match args.memory {
@@ -103,6 +106,15 @@ pub fn run(args: &FitArgs) -> Result<()> {
         put(&fit.text(&described, args.bandwidth.is_some()))?;
     }
     Ok(())
+}
+
+/// The types of a model that was quantised: as a GGUF file, or as a folder where only that can hold them.
+fn quantised(name: &str, spec: &ModelSpec) -> Result<TypeTable> {
+    let types = |container| Recipe::named(name, container)?.types(spec, container);
+    match types(Container::Gguf) {
+        Err(ConvertError::NotInGguf { .. }) => Ok(types(Container::Safetensors)?),
+        types => Ok(types?),
+    }
 }
 
 impl Fit {

@@ -13,6 +13,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::json;
 
 use crate::args::LogitsArgs;
+use crate::hints::{about_room, about_tokens, with_hint};
 use crate::interrupt;
 use crate::open;
 use crate::progress::CountBar;
@@ -27,7 +28,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     let model = open::model(args.model.model.as_deref())?;
     let vocab = model.spec.vocab;
     let options = LoadOptions {
-        sequences: 1 + args.beside,
+        sequences: args.beside.saturating_add(1),
         mtp: true,
         at_least_tokens: ids.len(),
         ..args.model.load_options()
@@ -41,20 +42,23 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     // Rows are written as they come: all of them together may be larger than memory.
     let mut file = SafetensorsWriter::create(&args.output, &tensors)?;
     interrupt::remove_on_ctrl_c(file.partial())?;
-    let mut engine = match args.reference {
-        true => open::with_bar(|bar| model.load(Box::new(ReferenceBackend::new()), &options, bar))?,
-        false => open::engine(&model, args.model.threads, &options)?,
+    let loaded = match args.reference {
+        true => open::with_bar(|bar| model.load(Box::new(ReferenceBackend::new()), &options, bar))
+            .map_err(Into::into),
+        false => open::engine(&model, args.model.threads, &options),
     };
+    let mut engine = with_hint(loaded, about_room, || room_flags(args))?;
     let options = ScoreOptions { chunk: args.model.chunk, companions: args.beside, outputs: &[] };
     let bar = CountBar::new("positions", ids.len() as u64);
     let mut written = Ok(());
-    engine.score(&ids, options, &mut |rows| {
+    let scored = engine.score(&ids, options, &mut |rows| {
         if written.is_ok() {
             written = write_rows(&mut file, &model, &rows);
         }
         bar.step(rows.logits.len() / vocab);
-    })?;
+    });
     bar.done();
+    with_hint(scored, about_tokens, || Some(ids_flag(args)))?;
     written?;
     file.finish()?;
     if args.json {
@@ -65,6 +69,19 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         put_note(format_args!("wrote logits of {} positions to {}", ids.len(), args.output.display()));
     }
     Ok(())
+}
+
+/// The flags that ask for more memory than the text needs by itself.
+fn room_flags(args: &LogitsArgs) -> Option<String> {
+    let beside = (args.beside > 0).then(|| format!("--beside {}", args.beside))?;
+    let context = args.model.context.map(|context| format!(" or --context {context}"));
+    Some(format!("lower {beside}{}", context.unwrap_or_default()))
+}
+
+/// Where the ids come from.
+fn ids_flag(args: &LogitsArgs) -> String {
+    let flag = if args.ids_file.is_some() { "--ids-file" } else { "--ids" };
+    format!("{flag} gives the tokens")
 }
 
 /// Writes the rows of a step, if they are numbers.

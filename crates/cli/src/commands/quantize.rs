@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::OutputArgs;
 use crate::comparison::{Report, compare};
+use crate::hints::{about_room, about_rules, about_types, with_hint};
 use crate::interrupt::Interrupt;
 use crate::open;
 use crate::progress::{ByteBar, CountBar};
@@ -53,11 +54,7 @@ pub struct QuantizeArgs {
 /// Runs the command.
 pub fn run(args: &QuantizeArgs) -> Result<()> {
     let container = Container::of(&args.output.path);
-    let kind = args.kind.as_deref().unwrap_or(container.default_mix());
-    let mut recipe = if args.pure { Recipe::pure(kind)? } else { Recipe::named(kind, container)? };
-    for rule in &args.tensor {
-        recipe = recipe.with_rule(rule)?;
-    }
+    let recipe = recipe(args, container)?;
     let path = args.output.path.as_path();
     let output = Output { path, replace: args.output.force, threads: args.output.workers()? };
     output.check()?;
@@ -70,18 +67,22 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         text.windows(&model)?;
     }
     let interrupt = Interrupt::install()?;
-    recipe.layout(&model.spec, container)?;
+    output.check_room(&layout(&recipe, &model, container)?)?;
     let options = LoadOptions { step_tokens: SCORE_TOKENS, ..LoadOptions::default() };
     let threads = args.output.threads;
     let calibrated = calibrating.map(|text| calibrate(&model, &options, threads, &text, &interrupt));
-    let importance = calibrated.transpose()?;
+    let importance = with_hint(calibrated.transpose(), about_room, || {
+        Some("--calibrate runs the model, leave it out".to_owned())
+    })?;
     let converted = writing("quantizing", &interrupt, |progress| {
         convert(&model, &recipe, importance.as_ref(), output, progress)
     })?;
     let (bytes, layout) = (converted.bytes, &converted.layout);
     let errors = Errors(converted.errors);
     let compared = check.map(|text| compare_with_source(&model, path, &options, threads, &text, &interrupt));
-    let compared = compared.transpose()?;
+    let compared = with_hint(compared.transpose(), about_room, || {
+        Some("the file is written; --check runs it beside its source, leave it out".to_owned())
+    })?;
     if args.output.json {
         let mut summary = summary(path, bytes, layout, &recipe);
         summary["errors"] = errors.to_json();
@@ -94,6 +95,31 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
         put(&compared.text(&path.display().to_string(), model.name()))?;
     }
     Ok(())
+}
+
+/// The recipe that the flags ask for.
+fn recipe(args: &QuantizeArgs, container: Container) -> Result<Recipe> {
+    let kind = args.kind.as_deref().unwrap_or(container.default_mix());
+    let named = if args.pure { Recipe::pure(kind) } else { Recipe::named(kind, container) };
+    let mut recipe = with_hint(named, about_types, || Some("--type names the type".to_owned()))?;
+    for rule in &args.tensor {
+        let flag = || Some("--tensor gives the rule".to_owned());
+        recipe = with_hint(recipe.with_rule(rule), about_rules, flag)?;
+    }
+    Ok(recipe)
+}
+
+/// Whether the recipe suits model and output, before any work is done.
+fn layout(recipe: &Recipe, model: &Model, container: Container) -> Result<Layout> {
+    let layout = recipe.layout(&model.spec, container);
+    let layout = with_hint(layout, about_types, || {
+        let names = "--type and --tensor name the types";
+        Some(match container {
+            Container::Gguf => format!("{names}, and an --output without .gguf is a folder"),
+            Container::Safetensors => names.to_owned(),
+        })
+    });
+    with_hint(layout, about_rules, || Some("--tensor gives the rule".to_owned()))
 }
 
 /// Runs something that writes a model, with a progress bar if a person is watching; Ctrl-C ends it.

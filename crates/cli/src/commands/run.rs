@@ -22,11 +22,11 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let model = open::model(args.model.model.as_deref())?;
     let text = model.text()?;
     let prompt = if args.raw { text.plain(&question) } else { text.chat(chat)? };
+    let sampling = Some(args.sample.over(text.sampling())?);
     let mut engine = open::engine(&model, args.model.threads, &args.model.load_options())?;
     // Not before: Ctrl-C while a model loads ends the program.
     let interrupt = Interrupt::install()?;
-    let options =
-        GenerateOptions { max_tokens: args.tokens, sampling: Some(args.sample.over(text.sampling())) };
+    let options = GenerateOptions { max_tokens: args.tokens, sampling };
     let mut screen = Screen::new();
     // The text to continue comes with its continuation: before it stands the progress of reading it.
     let mut echo = if args.raw { question.as_str() } else { "" };

@@ -6,6 +6,7 @@ use mambo_convert::{Container, Output, Recipe, Synth, write_gguf};
 
 use super::quantize::{report, writing};
 use crate::args::OutputArgs;
+use crate::hints::{about_types, with_hint};
 use crate::interrupt::Interrupt;
 use crate::open;
 
@@ -28,10 +29,13 @@ pub struct SynthArgs {
 /// Runs the command.
 pub fn run(args: &SynthArgs) -> Result<()> {
     // One type makes speed easy to read; a mix is one because it was asked for.
-    let recipe = Recipe::pure(&args.quant).or_else(|_| Recipe::named(&args.quant, Container::Gguf))?;
+    let recipe = Recipe::pure(&args.quant).or_else(|_| Recipe::named(&args.quant, Container::Gguf));
+    let quant = || Some("--quant names the type".to_owned());
+    let recipe = with_hint(recipe, about_types, quant)?;
     let donor = open::model(None)?;
     let synth = Synth::new(&args.preset, args.seed, &donor)?;
-    let layout = recipe.layout(&synth.spec, Container::Gguf)?;
+    let layout = recipe.layout(&synth.spec, Container::Gguf);
+    let layout = with_hint(layout, about_types, quant)?;
     let output =
         Output { path: &args.output.path, replace: args.output.force, threads: args.output.workers()? };
     let metadata = synth.metadata(&recipe)?;
