@@ -13,6 +13,7 @@ mod hints;
 mod interrupt;
 mod lines;
 mod machine;
+mod model_report;
 mod open;
 mod progress;
 mod reply;
