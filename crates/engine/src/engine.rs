@@ -7,22 +7,30 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use mambo_kernel::{Backend, BackendError, CacheLayout, ProgramId, StepResults, Wait};
+use mambo_kernel::{Backend, BackendError, CacheLayout, ProgramId, SSM_CHUNK, StepResults, Wait};
 
 use crate::batch::Batch;
 use crate::cache::{CellPool, KvPages, StateSlots};
 use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
-use crate::history::History;
 use crate::in_flight::StepInFlight;
 use crate::load::{EngineConfig, Loaded, ModelGraphs, Programs, Progress, Weights, load};
+use crate::prefix::{PrefixCache, PrefixCacheStats, Reuse};
 use crate::sample::Choice;
+use crate::scheduler::StepLoad;
 use crate::sequence::{FinishReason, Request, Sequence, SequenceId};
 use crate::snapshot::Snapshot;
 
 /// What happened in a step.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// It got a slot and its prompt is being read.
+    Started {
+        /// Whose.
+        id: SequenceId,
+        /// What of the prompt need not be read.
+        reuse: Reuse,
+    },
     /// A token was chosen; a stop token is reported too, right before `Finished`.
     Token {
         /// Whose.
@@ -46,6 +54,18 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Whose event it is.
+    pub fn id(&self) -> SequenceId {
+        match self {
+            Event::Started { id, .. }
+            | Event::Token { id, .. }
+            | Event::Snapshot { id, .. }
+            | Event::Finished { id, .. } => *id,
+        }
+    }
+}
+
 /// Runs many sequences over one loaded model.
 pub struct Engine {
     pub(crate) backend: Box<dyn Backend>,
@@ -57,6 +77,11 @@ pub struct Engine {
     pub(crate) slots: StateSlots,
     /// Slots that hold the states of snapshots.
     pub(crate) snapshot_slots: CellPool,
+    /// Prompts that were read, if they are kept.
+    pub(crate) prefix: Option<PrefixCache>,
+    /// Prompt tokens that a step reads beside answers.
+    pub(crate) prompt_room: usize,
+    pub(crate) last_step: StepLoad,
     /// Why no call can succeed any more.
     pub(crate) lost: Option<Arc<BackendError>>,
     trained_context: usize,
@@ -96,6 +121,9 @@ impl Engine {
             pages,
             slots,
             snapshot_slots,
+            prefix: prefix_cache(&layout, &config),
+            prompt_room: usize::MAX,
+            last_step: StepLoad::default(),
             lost: None,
             layout,
             trained_context: graphs.trained_context,
@@ -115,6 +143,7 @@ impl Engine {
 
     /// Loses what pages and slots hold: snapshots that share them are another engine's from now on.
     pub(crate) fn replace_pools(&mut self) {
+        self.prefix = prefix_cache(&self.layout, &self.config);
         (self.pages, self.slots, self.snapshot_slots) = pools(&self.layout, &self.config);
     }
 
@@ -138,9 +167,42 @@ impl Engine {
         &self.config
     }
 
+    /// The caches, as they were allocated.
+    pub fn cache_layout(&self) -> &CacheLayout {
+        &self.layout
+    }
+
     /// What names the loaded model.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+
+    /// Lets a step read at most so many prompt tokens while sequences answer, so that answers do not stall; at least
+    /// one.
+    pub fn set_prompt_room(&mut self, tokens: usize) {
+        self.prompt_room = tokens.max(1);
+    }
+
+    /// What the step that was begun last holds.
+    pub fn last_step(&self) -> StepLoad {
+        self.last_step
+    }
+
+    /// What the prefix cache holds and how it served; nothing without one.
+    pub fn prefix_cache(&self) -> Option<PrefixCacheStats> {
+        self.prefix.as_ref().map(PrefixCache::stats)
+    }
+
+    /// Drops every kept prefix.
+    pub fn clear_prefix_cache(&mut self) {
+        if let Some(cache) = &mut self.prefix {
+            cache.clear();
+        }
+    }
+
+    /// Requests that wait for a slot, and sequences that hold one.
+    pub fn load_counts(&self) -> (usize, usize) {
+        (self.waiting.len(), self.running.len())
     }
 
     /// Whether nothing waits, runs or has yet to be reported.
@@ -172,7 +234,7 @@ impl Engine {
         }
         let id = SequenceId(self.next_id);
         self.next_id += 1;
-        self.waiting.push_back((id, request));
+        self.enqueue(id, request);
         Ok(id)
     }
 
@@ -198,8 +260,12 @@ impl Engine {
             self.waiting.remove(index);
         } else {
             let index = self.running.iter().position(|s| s.id == id)?;
-            self.retire(index);
+            self.keep_end(index);
+            // Keeping its memory can find the device gone, and the sequence with it.
+            self.running.iter().position(|s| s.id == id).map(|index| self.retire(index))?;
         }
+        // What has not been reported by now would come after the end.
+        self.events.retain(|event| event.id() != id);
         Some(Event::Finished { id, reason: FinishReason::Cancelled })
     }
 
@@ -216,63 +282,6 @@ impl Engine {
             events.extend(self.end(Wait::Block).expect("a step that may block ends"));
         }
         events
-    }
-
-    /// Gives waiting requests slots and pages while both are available.
-    pub(crate) fn admit(&mut self) {
-        while let Some((_, request)) = self.waiting.front() {
-            let context = self.config.context_tokens;
-            let limit = request
-                .max_tokens
-                .map_or(context, |max| request.prompt.len().saturating_add(max).min(context));
-            let is_last = self.running.is_empty() && self.ended.is_empty();
-            let held = self.shared_pages(request);
-            // Pages for the whole answer are reserved now: a running sequence is never evicted.
-            let (free_slots, free_pages) = (self.slots.free(), self.pages.free());
-            if free_slots == 0 || free_pages < KvPages::pages_for(limit) - held {
-                if !is_last {
-                    return;
-                }
-                // No running sequence will free any: the request would wait forever.
-                let (id, _) = self.waiting.pop_front().expect("the front was looked at");
-                let reason = FinishReason::Failed(EngineError::Busy { free_slots, free_pages }.into());
-                self.events.push(Event::Finished { id, reason });
-                continue;
-            }
-            let slot = self.slots.take().expect("slots were counted");
-            let (id, request) = self.waiting.pop_front().expect("the front was looked at");
-            let history = History::of(&request);
-            let mut sequence = Sequence {
-                id,
-                request,
-                slot,
-                pages: Default::default(),
-                generated: Vec::new(),
-                history,
-                reused: 0,
-                limit,
-                steps_in_flight: 0,
-                unseen: 0,
-            };
-            let resumed = match sequence.request.resume.take() {
-                Some(snapshot) => self.resume(&mut sequence, &snapshot),
-                None => Ok(()),
-            };
-            match resumed {
-                Ok(()) => {
-                    let has_pages = self.pages.extend(&mut sequence.pages, KvPages::pages_for(limit));
-                    assert!(has_pages, "pages were counted");
-                    self.running.push(sequence);
-                }
-                Err(error) => {
-                    self.slots.give_back(sequence.slot);
-                    // Its pages are freed before a loss replaces the pool they came from.
-                    drop(sequence.pages);
-                    self.note_loss(&error);
-                    self.events.push(Event::Finished { id, reason: FinishReason::Failed(error.into()) });
-                }
-            }
-        }
     }
 
     /// Takes a sequence out of the running ones; a slot that steps in flight still write is kept until they end.
@@ -332,4 +341,13 @@ impl Engine {
 fn pools(layout: &CacheLayout, config: &EngineConfig) -> (KvPages, StateSlots, CellPool) {
     let (own, all) = (config.max_sequences as u32, layout.slots as u32);
     (KvPages::new(layout.pages as u32), StateSlots::new(config.max_sequences), CellPool::new(own..all))
+}
+
+/// A cache as the configuration wants it. A state is kept for every four times its size in keys and values: where
+/// states are large beside them, they stand further apart.
+fn prefix_cache(layout: &CacheLayout, config: &EngineConfig) -> Option<PrefixCache> {
+    let wanted = config.prefix_cache?;
+    let usual = layout.slot_bytes().checked_div(4 * layout.kv_bytes_per_token()).unwrap_or(1024);
+    let every = wanted.every.unwrap_or(usual.clamp(256, 8192)).next_multiple_of(SSM_CHUNK);
+    Some(PrefixCache::new(wanted.bytes, every))
 }

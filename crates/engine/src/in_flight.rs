@@ -7,7 +7,7 @@ use mambo_kernel::{BackendError, Fetch, HiddenRows, NO_TOKEN, StepInputs, StepRe
 use crate::engine::{Engine, Event};
 use crate::error::{EngineError, Failure};
 use crate::sample::{Choice, logprobs};
-use crate::scheduler::schedule;
+use crate::scheduler::{Room, StepLoad, schedule};
 use crate::sequence::{FinishReason, SequenceId};
 
 /// A submitted step.
@@ -44,7 +44,11 @@ impl Engine {
         }
         self.admit();
         let mut scheduled = std::mem::take(&mut self.scheduled);
-        schedule(&self.running, self.config.step_tokens, &mut scheduled);
+        let room = Room { tokens: self.config.step_tokens, beside_answers: self.prompt_room };
+        schedule(&self.running, room, &mut scheduled);
+        let is_answer = |(index, _): &&(usize, usize)| self.running[*index].pending() == 1;
+        let answers = scheduled.iter().filter(is_answer).count();
+        let tokens: usize = scheduled.iter().map(|(_, count)| count).sum();
         let parts = self.fill_batch(&scheduled);
         self.scheduled = scheduled;
         if parts.is_empty() {
@@ -56,6 +60,7 @@ impl Engine {
             sequence.steps_in_flight += 1;
             sequence.unseen += usize::from(part.chosen.is_some());
         }
+        self.last_step = StepLoad { answers, prompt_tokens: tokens - answers };
         match self.submit_batch(&parts) {
             Ok((ticket, submitted)) => {
                 // Even without its follow-up, the step has to be collected.
@@ -170,6 +175,9 @@ impl Engine {
             self.fail(index, failure.clone());
             return self.note_loss(&failure);
         }
+        if self.is_lost() {
+            return;
+        }
         let Some(row) = part.chosen else { return };
         let token = results.tokens[row as usize];
         if token as usize >= self.vocab {
@@ -186,8 +194,12 @@ impl Engine {
         let id = sequence.id;
         self.events.push(Event::Token { id, choice: Choice { token, logprobs } });
         if let Some(reason) = self.running[index].finish_after(token) {
-            self.events.push(Event::Finished { id, reason });
-            self.retire(index);
+            self.keep_end(index);
+            // Unless keeping its memory found the device gone, and the sequence with it.
+            if let Some(index) = self.running.iter().position(|s| s.id == id) {
+                self.events.push(Event::Finished { id, reason });
+                self.retire(index);
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Knows token ids and plans. It must not know strings, files, architectures or HTTP, and has no async.
 
+mod admission;
 mod batch;
 pub mod cache;
 mod engine;
@@ -13,6 +14,7 @@ mod in_flight;
 mod load;
 mod loss;
 mod memory;
+mod prefix;
 mod resume;
 mod sample;
 mod scheduler;
@@ -29,7 +31,9 @@ pub use load::{
     plan,
 };
 pub use memory::{MemoryNeed, cache_layout, human_bytes};
+pub use prefix::{MatchEnd, PrefixCacheConfig, PrefixCacheStats, Reuse};
 pub use sample::{Choice, Logprobs, SamplingParams, argmax};
+pub use scheduler::StepLoad;
 pub use score::{ScoreOptions, ScoredRows};
 pub use sequence::{FinishReason, Request, SequenceId, TokenMask};
 pub use snapshot::Snapshot;

@@ -14,6 +14,7 @@ use mambo_tensor::DType;
 use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
 use crate::memory::{cache_layout, check_memory, source_bytes};
+use crate::prefix::PrefixCacheConfig;
 
 /// The settings of an engine.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +33,8 @@ pub struct EngineConfig {
     pub rollback: Rollback,
     /// Snapshots that will be kept beside the caches.
     pub snapshots: SnapshotRoom,
+    /// Prompts that were read are kept for those that start alike; none reads every prompt.
+    pub prefix_cache: Option<PrefixCacheConfig>,
     /// Whether every step also fills the MTP head's cache, for drafts.
     pub fill_mtp: bool,
     /// Memory that may be used; none asks the backend.
@@ -48,6 +51,7 @@ impl Default for EngineConfig {
             state_elem: StateElem::F32,
             rollback: Rollback::None,
             snapshots: SnapshotRoom::default(),
+            prefix_cache: None,
             fill_mtp: false,
             memory: None,
         }

@@ -32,7 +32,7 @@ impl MemoryNeed {
 /// The caches a model gets under a configuration; scales of 8-bit floats come with its weights.
 pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout {
     let full = graphs.mtp.map_or(graphs.trunk, |(_, mtp)| mtp);
-    CacheLayout {
+    let mut layout = CacheLayout {
         kv_layers: full.kv_layers.clone(),
         kv_types: config.kv_types,
         kv_scales: Vec::new(),
@@ -46,7 +46,16 @@ pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout 
         state_elem: config.state_elem,
         slots: config.max_sequences.saturating_add(config.snapshots.slots),
         rollback: config.rollback,
-    }
+    };
+    let kept = kept_prefix_bytes(config)[0] / (layout.kv_bytes_per_token() * PAGE_TOKENS).max(1) as u64;
+    layout.pages = layout.pages.saturating_add(usize::try_from(kept).unwrap_or(usize::MAX));
+    layout
+}
+
+/// What the prefix cache may take in pages and in states: states are the larger part, see how far they stand apart.
+fn kept_prefix_bytes(config: &EngineConfig) -> [u64; 2] {
+    let bytes = config.prefix_cache.map_or(0, |cache| cache.bytes);
+    [bytes / 4, bytes - bytes / 4]
 }
 
 /// A byte count in a readable unit.
@@ -75,7 +84,8 @@ pub(crate) fn check_memory(
         state: (layout.slot_bytes() as u64).saturating_mul(layout.slots as u64),
         arena: programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64,
         snapshots: (layout.slot_bytes() as u64)
-            .saturating_mul(config.snapshots.count.saturating_sub(config.snapshots.slots) as u64),
+            .saturating_mul(config.snapshots.count.saturating_sub(config.snapshots.slots) as u64)
+            .saturating_add(kept_prefix_bytes(config)[1]),
     };
     let on_device = need.total().saturating_sub(need.snapshots);
     let parts = [

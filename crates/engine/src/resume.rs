@@ -8,7 +8,7 @@ use mambo_kernel::{CacheTypes, Cell, PAGE_TOKENS};
 use crate::cache::{CellRef, KvPages};
 use crate::engine::{Engine, Event};
 use crate::error::EngineError;
-use crate::sequence::{Request, Sequence, SequenceId};
+use crate::sequence::{Sequence, SequenceId};
 use crate::snapshot::{Snapshot, SnapshotCell};
 
 impl Engine {
@@ -19,17 +19,20 @@ impl Engine {
         self.noting_loss(snapshot)
     }
 
-    /// Takes the snapshot that a request asked for, once, when the sequence reaches its position.
+    /// Takes the snapshots that a request and the prefix cache asked for, once, when the sequence reaches their position.
     pub(crate) fn take_snapshot(&mut self, index: usize, position: usize) -> Result<(), EngineError> {
         if self.running[index].request.snapshot_at == Some(position) {
             self.running[index].request.snapshot_at = None;
             let snapshot = Arc::new(self.capture(index)?);
             self.events.push(Event::Snapshot { id: self.running[index].id, snapshot });
         }
+        if self.running[index].marks.take(position) {
+            self.keep(index, position);
+        }
         Ok(())
     }
 
-    fn capture(&mut self, index: usize) -> Result<Snapshot, EngineError> {
+    pub(crate) fn capture(&mut self, index: usize) -> Result<Snapshot, EngineError> {
         let sequence = &self.running[index];
         let position = sequence.slot.position();
         let tokens = (0..position).map(|p| sequence.token(p).expect("what has run was seen")).collect();
@@ -87,9 +90,9 @@ impl Engine {
         CacheTypes { kv: self.config.kv_types, state: self.config.state_elem }
     }
 
-    /// Pages that a request will share with the snapshot it resumes from.
-    pub(crate) fn shared_pages(&self, request: &Request) -> usize {
-        let Some(snapshot) = request.resume.as_ref().filter(|s| s.begins(&request.prompt)) else { return 0 };
+    /// Pages that a prompt will share with the snapshot it resumes from.
+    pub(crate) fn shared_pages(&self, prompt: &[u32], resume: Option<&Snapshot>) -> usize {
+        let Some(snapshot) = resume.filter(|snapshot| snapshot.begins(prompt)) else { return 0 };
         let full = snapshot.tokens.len() / PAGE_TOKENS;
         let is_ours =
             |page: &&SnapshotCell| matches!(page, SnapshotCell::Shared(page) if self.pages.owns(page));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::cache::{PageList, Slot};
 use crate::error::Failure;
 use crate::history::History;
+use crate::prefix::Marks;
 use crate::sample::SamplingParams;
 use crate::snapshot::Snapshot;
 
@@ -37,6 +38,12 @@ pub struct Request {
     pub resume: Option<Arc<Snapshot>>,
     /// Take a snapshot when this many prompt tokens have run, unless the sequence resumes beyond them.
     pub snapshot_at: Option<usize>,
+    /// Whether the prefix cache may serve the prompt and keep it; without a cache it makes no difference.
+    pub uses_cache: bool,
+    /// Prompt tokens after which later prompts may go on differently: the ends of turns. The cache keeps states there.
+    pub turn_ends: Vec<usize>,
+    /// Requests of higher priority start, and have their prompts read, before others.
+    pub priority: i32,
 }
 
 /// Why a sequence ended.
@@ -65,6 +72,8 @@ pub(crate) struct Sequence {
     pub generated: Vec<u32>,
     /// The tokens so far, counted, where penalties need them.
     pub history: History,
+    /// Where the prefix cache wants snapshots.
+    pub marks: Marks,
     /// Prompt tokens that were restored from a snapshot instead of run.
     pub reused: usize,
     /// Prompt plus generated tokens may not exceed this.
@@ -119,10 +128,8 @@ impl Sequence {
     /// wanted, and no step runs ahead of a choice that may be the last one.
     pub fn next_chunk(&self, room: usize) -> usize {
         let position = self.slot.position();
-        let boundary = match self.request.snapshot_at {
-            Some(at) if at >= position => at - position,
-            _ => usize::MAX,
-        };
+        let stops = [self.request.snapshot_at, self.marks.next()].into_iter().flatten();
+        let boundary = stops.filter(|at| *at >= position).map(|at| at - position).min().unwrap_or(usize::MAX);
         let is_open = self.unseen == 0 || (self.request.can_run_ahead() && !self.is_full(self.unseen));
         if is_open { self.pending().min(room).min(boundary) } else { 0 }
     }

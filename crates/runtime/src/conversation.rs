@@ -60,11 +60,8 @@ impl Conversation {
     /// of what the next turn will share.
     pub fn ask(&self, text: &ModelText, user: &str) -> Result<Prompt, RuntimeError> {
         let request = self.request(user);
-        // The start of an answer may be written otherwise once the answer is history, so the next turn
-        // shares what stands before it.
-        let history = text.history(&request);
-        let prompt = text.chat(request)?;
-        let shared = history.map_or(0, |ids| common_prefix(&ids, &prompt.tokens));
+        let (prompt, shared) = text.chat_with_history(request)?;
+        let shared = shared.unwrap_or(0);
         let fitting = self.snapshots.iter().filter(|s| s.begins(&prompt.tokens));
         let resume = fitting.max_by_key(|s| s.tokens().len()).cloned();
         let have = resume.as_ref().map_or(0, |s| s.tokens().len());
@@ -89,10 +86,6 @@ impl Conversation {
         }
         self.messages.push(answer);
     }
-}
-
-fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
 
 #[cfg(test)]

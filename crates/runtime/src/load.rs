@@ -1,6 +1,6 @@
 //! From an open model to an engine that runs it. The only place that configures engines.
 
-use mambo_engine::{Engine, EngineConfig, Progress, SnapshotRoom};
+use mambo_engine::{Engine, EngineConfig, PrefixCacheConfig, Progress, SnapshotRoom};
 use mambo_kernel::{Backend, KvElem, KvTypes, MemoryBudget, StateElem, WeightSource, WeightUse};
 use mambo_model::{BoundWeight, ModelSpec, Part};
 use mambo_tensor::DType;
@@ -36,6 +36,8 @@ pub struct LoadOptions {
     pub mtp: bool,
     /// Snapshots that will be kept.
     pub snapshots: SnapshotRoom,
+    /// Prompts that were read are kept for those that start alike; none reads every prompt.
+    pub prefix_cache: Option<PrefixCacheConfig>,
     /// Memory that may be used; by default what the backend says is free. Nothing is checked if it is unknown.
     pub memory: Option<MemoryBudget>,
 }
@@ -51,6 +53,7 @@ impl Default for LoadOptions {
             state_elem: StateElem::F32,
             mtp: false,
             snapshots: SnapshotRoom::default(),
+            prefix_cache: None,
             memory: None,
         }
     }
@@ -114,6 +117,7 @@ impl LoadOptions {
             kv_types: self.kv_types_for(weights.get("embed").map(|w| w.dtype())),
             state_elem: self.state_elem,
             snapshots: self.snapshots,
+            prefix_cache: self.prefix_cache,
             memory: self.memory,
             ..EngineConfig::default()
         })

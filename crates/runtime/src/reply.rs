@@ -92,9 +92,9 @@ impl ReplyStream {
             max_tokens: options.max_tokens,
             stop_tokens: text.stop_tokens().to_vec(),
             sampling: options.sampling.unwrap_or_else(|| text.sampling().clone()),
-            mask: None,
             resume: prompt.resume,
             snapshot_at: prompt.snapshot_at,
+            ..Request::default()
         })?;
         let stop_tokens = text.stop_tokens().to_vec();
         Ok(ReplyStream { id, reply, detokenizer, parser, stop_tokens, finished: false })

@@ -74,13 +74,27 @@ impl ModelText {
         Ok(Prompt { tools: request.tools, ..prompt })
     }
 
+    /// The prompt of a chat request, and how many of its tokens come before the start of the answer: that may be
+    /// written otherwise once the answer is history, so later prompts share what stands before it.
+    pub fn chat_with_history(&self, request: ChatRequest) -> Result<(Prompt, Option<usize>), RuntimeError> {
+        // A template may refuse a conversation that does not go on; then nothing is known to be shared.
+        let history = self.history(&request).ok();
+        let prompt = self.chat(request)?;
+        let shared = history.map(|ids| common_prefix(&ids, &prompt.tokens)).filter(|shared| *shared > 0);
+        Ok((prompt, shared))
+    }
+
     /// The tokens of a request without the start of an answer.
-    pub(crate) fn history(&self, request: &ChatRequest) -> Result<Vec<u32>, RuntimeError> {
+    fn history(&self, request: &ChatRequest) -> Result<Vec<u32>, RuntimeError> {
         let template = self.template()?;
         let mut request = ChatRequest { add_generation_prompt: false, ..request.clone() };
         say_thinking(template, &mut request);
         Ok(self.tokenizer.encode(&template.render(&request)?, false))
     }
+}
+
+fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
 
 impl Model {

@@ -75,6 +75,8 @@ fn plan() -> impl Strategy<Value = Plan> {
                 mask,
                 resume: None,
                 snapshot_at,
+                uses_cache: true,
+                ..Request::default()
             };
             Plan { request, submit_at, cancel_at: cancel.map(|turns| submit_at + turns), resumes }
         },
@@ -148,10 +150,11 @@ fn drive(engine: &mut Engine, plans: &[Plan], random: &mut Rng) -> Vec<Outcome> 
 }
 
 fn record(outcomes: &mut [Outcome], event: Event) {
-    let (Event::Token { id, .. } | Event::Snapshot { id, .. } | Event::Finished { id, .. }) = &event;
-    let outcome = outcomes.iter_mut().find(|outcome| outcome.id == Some(*id)).expect("an event of a request");
+    let id = event.id();
+    let outcome = outcomes.iter_mut().find(|outcome| outcome.id == Some(id)).expect("an event of a request");
     assert!(outcome.finished.is_none(), "{event:?} came after the end");
     match event {
+        Event::Started { .. } => assert!(outcome.choices.is_empty(), "it started twice"),
         Event::Token { choice, .. } => outcome.choices.push(choice),
         Event::Snapshot { snapshot, .. } => {
             assert!(outcome.snapshot.replace(snapshot).is_none(), "a second snapshot came");

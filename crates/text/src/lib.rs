@@ -19,6 +19,6 @@ pub mod tokenizer;
 
 pub use detokenizer::{Detokenizer, Specials};
 pub use error::{Result, TextError};
-pub use parse::{Answer, Event, OutputParser, OutputStyle, ParseOptions};
+pub use parse::{Answer, CallTags, Event, OutputParser, OutputStyle, ParseOptions, ReasoningStart};
 pub use template::{ChatRequest, ChatTemplate};
 pub use tokenizer::{GgufVocabulary, Tokenizer};

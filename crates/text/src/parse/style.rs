@@ -35,11 +35,18 @@ pub struct OutputStyle {
     pub reasoning: Option<ReasoningStart>,
     /// `None` when the model does not mark calls.
     pub calls: Option<CallTags>,
+    /// Whether calls are written as tagged parameters instead of JSON.
+    pub tagged_parameters: bool,
 }
 
 impl OutputStyle {
     /// Everything is content, as for plain completion.
-    pub const PLAIN: Self = Self { reasoning: None, calls: None };
+    pub const PLAIN: Self = Self { reasoning: None, calls: None, tagged_parameters: false };
+
+    /// Whether the answer begins inside the reasoning.
+    pub fn starts_in_reasoning(&self) -> bool {
+        self.reasoning == Some(ReasoningStart::Open)
+    }
 
     /// The style of answers to `prompt`, rendered by the template with this source.
     pub fn detect(template_source: &str, prompt: &str) -> Self {
@@ -55,7 +62,7 @@ impl OutputStyle {
             Some(ReasoningStart::Unknown)
         };
         let calls = [TOOL_CALL, TOOLCALL].into_iter().find(|tags| template_source.contains(tags.open));
-        Self { reasoning, calls }
+        Self { reasoning, calls, tagged_parameters: template_source.contains("<parameter=") }
     }
 
     /// The tags to look for outside calls.
