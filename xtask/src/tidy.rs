@@ -23,6 +23,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("text", &[]),
     ("runtime", &["tensor", "checkpoint", "kernel", "graph", "model", "engine", "text"]),
     ("convert", &["tensor", "checkpoint", "kernel", "graph", "model", "engine", "text", "runtime"]),
+    ("server", &["kernel", "model", "engine", "text", "runtime"]),
     ("testkit", &["tensor", "kernel"]),
     (
         "cli",
@@ -38,6 +39,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "text",
             "runtime",
             "convert",
+            "server",
             "testkit",
         ],
     ),

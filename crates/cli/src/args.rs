@@ -16,6 +16,7 @@ use crate::commands::explain::ExplainArgs;
 use crate::commands::fit::FitArgs;
 use crate::commands::inspect::InspectArgs;
 use crate::commands::quantize::QuantizeArgs;
+use crate::commands::serve::ServeArgs;
 use crate::commands::synth::SynthArgs;
 
 /// The first things to try.
@@ -23,6 +24,7 @@ const EXAMPLES: &str = "\
 Examples:
   mambo run \"Tell me a story\"               answer with the built-in model
   mambo chat -m model.gguf                  talk to a model of your own
+  mambo serve -m model.gguf                 answer other programs over HTTP
   mambo fit nano-30b --quant q4_0           will it fit, and how fast can it be?
   mambo explain -m model.gguf --analyze     where does the time go?
 
@@ -45,6 +47,8 @@ pub enum Command {
     Run(RunArgs),
     /// Talk in the terminal
     Chat(ChatArgs),
+    /// Serve a model to other programs, in OpenAI's dialect
+    Serve(ServeArgs),
     /// Show what is in a model: layers, sizes, types, memory, tokenizer
     Inspect(InspectArgs),
     /// Show the graph and the plan of a model as text, or measure every kernel

@@ -5,6 +5,7 @@ mod analysis;
 mod args;
 mod bandwidth;
 mod builtin;
+mod byte_size;
 mod commands;
 mod comparison;
 mod curve;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Chat(args) => commands::chat::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
         Command::Fit(args) => commands::fit::run(&args),

@@ -10,4 +10,5 @@ pub mod inspect;
 pub mod logits;
 pub mod quantize;
 pub mod run;
+pub mod serve;
 pub mod synth;

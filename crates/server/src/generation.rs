@@ -1,0 +1,236 @@
+//! One answer as its tokens come from the engine: text, thought, tool calls, stop strings and log probabilities. What a
+//! dialect makes of it is the dialect's.
+
+use std::time::{Duration, Instant};
+
+use mambo_engine::{FinishReason, Logprobs, Reuse};
+use mambo_runtime::{ModelText, Piece};
+use mambo_text::{Detokenizer, OutputParser, OutputStyle, ParseOptions};
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::error::{ApiError, Kind};
+use crate::job::Update;
+use crate::stop::StopStrings;
+
+/// Something that a client may be told.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Delta {
+    /// The prompt is being read.
+    Started,
+    /// More of the thought.
+    Reasoning(String),
+    /// More of the answer.
+    Content(String),
+    /// A whole call of a tool.
+    ToolCall {
+        /// The tool.
+        name: String,
+        /// Its arguments: an object.
+        arguments: Value,
+    },
+    /// Tokens with their log probabilities, where they were asked for.
+    Tokens(Vec<TokenLogprobs>),
+    /// The end; nothing comes after.
+    End(End),
+}
+
+/// A token and how likely it was.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TokenLogprobs {
+    pub token: u32,
+    pub logprobs: Logprobs,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum End {
+    /// The model said all.
+    Stop,
+    /// A stop string was found.
+    StopString(String),
+    /// As many tokens as were asked for, or as fit.
+    Length,
+    /// It called tools.
+    ToolCalls,
+    /// Its time was over.
+    TimedOut,
+    /// The server stops.
+    ShuttingDown,
+    /// It failed.
+    Failed(ApiError),
+}
+
+/// What an answer took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub prompt_tokens: usize,
+    pub completion_tokens: usize,
+    pub reasoning_tokens: usize,
+    pub reuse: Reuse,
+    pub time_to_first_token: Option<Duration>,
+    pub generating: Duration,
+}
+
+/// How text is made from tokens.
+pub(crate) struct TextOptions {
+    pub style: OutputStyle,
+    pub tools: Vec<Value>,
+    pub stop: Vec<String>,
+    pub logprobs: bool,
+}
+
+/// An answer that is being generated. Dropping it cancels the sequence.
+pub(crate) struct Generation {
+    updates: UnboundedReceiver<Update>,
+    detokenizer: Detokenizer,
+    parser: OutputParser,
+    stop: StopStrings,
+    stop_tokens: Vec<u32>,
+    logprobs: bool,
+    called: bool,
+    thinking: bool,
+    ready: std::collections::VecDeque<Delta>,
+    ended: bool,
+    begun: Instant,
+    first_token: Option<Instant>,
+    usage: Usage,
+}
+
+impl Generation {
+    pub fn new(
+        text: &ModelText,
+        options: TextOptions,
+        prompt_tokens: usize,
+        updates: UnboundedReceiver<Update>,
+    ) -> Generation {
+        let TextOptions { style, tools, stop, logprobs } = options;
+        Generation {
+            updates,
+            detokenizer: Detokenizer::keeping(text.tokenizer(), &style.markers()),
+            thinking: style.starts_in_reasoning(),
+            parser: OutputParser::new(style, &tools, ParseOptions::default()),
+            stop: StopStrings::new(stop),
+            stop_tokens: text.stop_tokens().to_vec(),
+            logprobs,
+            called: false,
+            ready: Default::default(),
+            ended: false,
+            begun: Instant::now(),
+            first_token: None,
+            usage: Usage { prompt_tokens, ..Usage::default() },
+        }
+    }
+
+    /// What was used so far.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// The next thing to tell; nothing after the end.
+    pub async fn next(&mut self) -> Option<Delta> {
+        loop {
+            if let Some(delta) = self.ready.pop_front() {
+                return Some(delta);
+            }
+            if self.ended {
+                return None;
+            }
+            match self.updates.recv().await {
+                Some(update) => self.take(update),
+                None => self.end(End::Failed(ApiError::new(
+                    Kind::Unavailable,
+                    "the engine has ended; start the server again",
+                ))),
+            }
+        }
+    }
+
+    fn take(&mut self, update: Update) {
+        match update {
+            Update::Started(reuse) => {
+                self.usage.reuse = reuse;
+                self.ready.push_back(Delta::Started);
+            }
+            Update::Token(choice) => {
+                let now = Instant::now();
+                let first = *self.first_token.get_or_insert(now);
+                self.usage.time_to_first_token.get_or_insert(first - self.begun);
+                self.usage.generating = now - first;
+                self.usage.completion_tokens += 1;
+                self.usage.reasoning_tokens += usize::from(self.thinking);
+                if let Some(logprobs) = choice.logprobs.filter(|_| self.logprobs) {
+                    self.ready
+                        .push_back(Delta::Tokens(vec![TokenLogprobs { token: choice.token, logprobs }]));
+                }
+                if !self.stop_tokens.contains(&choice.token) {
+                    let text = self.detokenizer.push(choice.token);
+                    let pieces = self.parser.push(&text);
+                    self.give(pieces);
+                }
+            }
+            Update::Finished(reason) => self.finish(reason),
+            Update::TimedOut => self.close(End::TimedOut),
+            Update::ShuttingDown => self.close(End::ShuttingDown),
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason) {
+        let end = match reason {
+            FinishReason::Stop => End::Stop,
+            FinishReason::Length | FinishReason::Context => End::Length,
+            FinishReason::Cancelled => End::ShuttingDown,
+            FinishReason::Failed(why) => return self.end(End::Failed((&*why).into())),
+        };
+        self.close(end);
+    }
+
+    /// Gives out what was held back, then ends.
+    fn close(&mut self, end: End) {
+        let rest = self.detokenizer.finish();
+        let mut pieces = self.parser.push(&rest);
+        pieces.extend(self.parser.finish());
+        self.give(pieces);
+        if self.ended {
+            return;
+        }
+        let held = self.stop.finish();
+        if !held.is_empty() {
+            self.ready.push_back(Delta::Content(held));
+        }
+        let end = if end == End::Stop && self.called { End::ToolCalls } else { end };
+        self.end(end);
+    }
+
+    fn end(&mut self, end: End) {
+        self.ended = true;
+        self.ready.push_back(Delta::End(end));
+        // The engine need not go on for an answer that has ended.
+        self.updates.close();
+    }
+
+    fn give(&mut self, pieces: Vec<Piece>) {
+        for piece in pieces {
+            if self.ended {
+                return;
+            }
+            match piece {
+                Piece::Reasoning(text) => self.ready.push_back(Delta::Reasoning(text)),
+                Piece::Content(text) => {
+                    self.thinking = false;
+                    let passed = self.stop.push(&text);
+                    if !passed.text.is_empty() {
+                        self.ready.push_back(Delta::Content(passed.text));
+                    }
+                    if let Some(stop) = passed.stop {
+                        self.end(End::StopString(stop));
+                    }
+                }
+                Piece::ToolCall { name, arguments } => {
+                    (self.thinking, self.called) = (false, true);
+                    self.ready.push_back(Delta::ToolCall { name, arguments });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Grammars as masks of tokens: what an answer may go on with. The grammar starts where the thought ends.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::{Matcher, ParserFactory};
+use mambo_engine::TokenMask;
+use mambo_runtime::Prompt;
+use mambo_text::{ReasoningStart, Tokenizer};
+use serde_json::{Value, json};
+use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+
+use crate::chat::{Format, ToolChoice};
+use crate::error::{ApiError, Kind};
+
+/// What an answer must look like.
+#[derive(Clone, Debug)]
+pub(crate) struct Constraint {
+    grammar: TopLevelGrammar,
+    /// The field that asked for it.
+    field: &'static str,
+    /// Whether a thought comes first.
+    after_thought: bool,
+}
+
+impl Constraint {
+    /// The constraint that a request asks for, if it does.
+    pub fn of(
+        choice: &ToolChoice,
+        parallel: bool,
+        format: &Format,
+        prompt: &Prompt,
+        tokenizer: &Tokenizer,
+    ) -> Result<Option<Constraint>, ApiError> {
+        let after_thought = prompt.style.reasoning == Some(ReasoningStart::Open);
+        let constraint = |grammar, field| Ok(Some(Constraint { grammar, field, after_thought }));
+        let names = tool_names(&prompt.tools);
+        match choice {
+            ToolChoice::Named(name) if !names.contains(&name.as_str()) => {
+                let known = names.join("`, `");
+                return Err(ApiError::field(
+                    "tool_choice",
+                    format!("there is no tool `{name}`; there are `{known}`"),
+                ));
+            }
+            ToolChoice::Named(name) => {
+                return constraint(calls(prompt, &[name], false, tokenizer)?, "tool_choice");
+            }
+            ToolChoice::Required if names.is_empty() => {
+                return Err(ApiError::field("tool_choice", "is `required`, but `tools` names none"));
+            }
+            ToolChoice::Required => {
+                return constraint(calls(prompt, &names, parallel, tokenizer)?, "tool_choice");
+            }
+            ToolChoice::Auto | ToolChoice::None => {}
+        }
+        match format {
+            Format::Text => Ok(None),
+            Format::JsonObject => constraint(
+                TopLevelGrammar::from_json_schema(compact(&json!({"type": "object"}))),
+                "response_format",
+            ),
+            Format::JsonSchema(schema) => {
+                constraint(TopLevelGrammar::from_json_schema(compact(schema)), "response_format")
+            }
+            Format::Regex(regex) => constraint(TopLevelGrammar::from_regex(regex), "response_format"),
+            Format::Lark(lark) => constraint(TopLevelGrammar::from_lark(lark.clone()), "response_format"),
+        }
+    }
+}
+
+fn tool_names(tools: &[Value]) -> Vec<&str> {
+    tools.iter().filter_map(|tool| tool.pointer("/function/name")?.as_str()).collect()
+}
+
+/// A grammar of calls of these tools, in the form that the model's template writes them.
+fn calls(
+    prompt: &Prompt,
+    names: &[&str],
+    parallel: bool,
+    tokenizer: &Tokenizer,
+) -> Result<TopLevelGrammar, ApiError> {
+    let Some(tags) = prompt.style.calls else {
+        let message = "this model's chat template has no form for tool calls; use `auto` or another model";
+        return Err(ApiError::field("tool_choice", message));
+    };
+    let quoted = |text: &str| Value::from(text).to_string();
+    // A tag that is a special token is no text: the grammar names it.
+    let is_special = |tag: &str| tokenizer.id_of(tag).is_some_and(|id| tokenizer.is_special(id));
+    let tag = |tag: &str| if is_special(tag) { tag.to_owned() } else { quoted(tag) };
+    let mut rules = Vec::new();
+    let mut choices = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        let tool = prompt
+            .tools
+            .iter()
+            .find(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(*name));
+        let schema = tool.and_then(|tool| tool.pointer("/function/parameters")).cloned();
+        let schema = schema.filter(Value::is_object).unwrap_or_else(|| json!({"type": "object"}));
+        choices.push(format!("call{index}"));
+        rules.push(if prompt.style.tagged_parameters {
+            xml_call(index, name, &schema, &quoted)
+        } else {
+            format!(
+                "call{index}: {} args{index} {}\nargs{index}: %json {}\n",
+                quoted(&format!("\n{{\"name\": {}, \"arguments\": ", quoted(name))),
+                quoted("}\n"),
+                compact(&schema),
+            )
+        });
+    }
+    let one = format!("{} ({}) {}", tag(tags.open), choices.join(" | "), tag(tags.close));
+    let all = if parallel { format!("one (\"\\n\" one)*\none: {one}") } else { one };
+    Ok(TopLevelGrammar::from_lark(format!("start: {all}\n{}", rules.concat())))
+}
+
+/// A call whose arguments are tagged parameters: required ones in order, others where the model likes.
+fn xml_call(index: usize, name: &str, schema: &Value, quoted: &dyn Fn(&str) -> String) -> String {
+    let required: Vec<&str> =
+        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let close = quoted("\n</parameter>\n");
+    let mut rule = format!("call{index}: {}", quoted(&format!("\n<function={name}>\n")));
+    let mut definitions = String::new();
+    for (number, (key, schema)) in schema["properties"].as_object().into_iter().flatten().enumerate() {
+        let (parameter, value) = (format!("param{index}_{number}"), format!("value{index}_{number}"));
+        rule += &format!(" {parameter}{}", if required.contains(&key.as_str()) { "" } else { "?" });
+        let open = quoted(&format!("<parameter={key}>\n"));
+        let words = schema["enum"].as_array().filter(|words| words.iter().all(Value::is_string));
+        definitions += &match (schema["type"].as_str(), words) {
+            (Some("string") | None, Some(words)) => {
+                let words: Vec<String> = words.iter().filter_map(Value::as_str).map(quoted).collect();
+                format!("{parameter}: {open} ({}) {close}\n", words.join(" | "))
+            }
+            // Any text up to the closing tag.
+            (Some("string") | None, None) => {
+                format!("{parameter}: {open} {value}\n{value}[suffix={close}]: /(?s:.*)/\n")
+            }
+            _ => format!("{parameter}: {open} {value} {close}\n{value}: %json {}\n", compact(schema)),
+        };
+    }
+    format!("{rule} {}\n{definitions}", quoted("</function>\n"))
+}
+
+/// A schema whose JSON is written in one way: a model that may put blanks anywhere can go on with them for ever.
+fn compact(schema: &Value) -> Value {
+    let mut schema = schema.as_object().cloned().unwrap_or_default();
+    let form = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
+    schema.insert("x-guidance".into(), form);
+    schema.into()
+}
+
+/// What ends a thought.
+const END_OF_THOUGHT: &[u8] = b"</think>";
+
+/// Compiles grammars for one vocabulary.
+pub(crate) struct Grammars {
+    factory: Result<ParserFactory, String>,
+    tokenizer: Tokenizer,
+}
+
+impl Grammars {
+    /// For a tokenizer and the tokens that end an answer.
+    pub fn new(tokenizer: &Tokenizer, stop_tokens: &[u32], vocabulary: usize) -> Grammars {
+        let factory = environment(tokenizer, stop_tokens, vocabulary)
+            .and_then(|env| ParserFactory::new_simple(&env).map_err(|error| error.to_string()));
+        let factory = factory.map(|mut factory| {
+            factory.quiet();
+            factory
+        });
+        Grammars { factory, tokenizer: tokenizer.clone() }
+    }
+
+    /// A mask after a grammar, or what is wrong with it.
+    pub fn mask(&self, constraint: &Constraint) -> Result<Arc<dyn TokenMask>, ApiError> {
+        let factory = self.factory.as_ref().map_err(|error| ApiError::new(Kind::Internal, error.clone()))?;
+        let parser = factory.create_parser(constraint.grammar.clone());
+        let parser = parser.map_err(|error| ApiError::field(constraint.field, error))?;
+        let matcher = Matcher::new(Ok(parser));
+        let thought = constraint.after_thought.then(Vec::new);
+        Ok(Arc::new(GrammarMask {
+            tokenizer: self.tokenizer.clone(),
+            state: Mutex::new(State { matcher, seen: 0, thought }),
+        }))
+    }
+}
+
+fn environment(tokenizer: &Tokenizer, stop_tokens: &[u32], vocabulary: usize) -> Result<TokEnv, String> {
+    let words: Vec<Vec<u8>> = (0..vocabulary as u32)
+        .map(|id| {
+            let mut word = tokenizer.token_bytes(id).to_vec();
+            if tokenizer.is_special(id) {
+                // How the library tells special tokens from text that looks like them.
+                word.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);
+            }
+            word
+        })
+        .collect();
+    let end = stop_tokens
+        .first()
+        .copied()
+        .or(tokenizer.eos())
+        .ok_or("the model has no token that ends an answer")?;
+    let mut info = TokRxInfo::new(vocabulary as u32, end);
+    info.tok_end_of_turn = stop_tokens.get(1).copied();
+    let trie = TokTrie::from(&info, &words);
+    Ok(Arc::new(ApproximateTokEnv::new(trie)))
+}
+
+struct State {
+    matcher: Matcher,
+    /// Generated tokens that were looked at.
+    seen: usize,
+    /// The last bytes of the thought, until it has ended.
+    thought: Option<Vec<u8>>,
+}
+
+/// The tokens a grammar allows, as the answer grows.
+struct GrammarMask {
+    tokenizer: Tokenizer,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for GrammarMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GrammarMask")
+    }
+}
+
+impl TokenMask for GrammarMask {
+    fn allow(&self, generated: &[u32], mask: &mut [u32]) {
+        let mut state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let State { matcher, seen, thought } = &mut *state;
+        for &token in &generated[(*seen).min(generated.len())..] {
+            match thought {
+                // What the grammar refuses cannot have been chosen; an error shows in the mask below.
+                None => _ = matcher.consume_token(token),
+                Some(bytes) => {
+                    bytes.extend_from_slice(self.tokenizer.token_bytes(token));
+                    if bytes.ends_with(END_OF_THOUGHT) {
+                        *thought = None;
+                    } else {
+                        // The tag may end in a later token.
+                        let excess = bytes.len().saturating_sub(END_OF_THOUGHT.len());
+                        bytes.drain(..excess);
+                    }
+                }
+            }
+        }
+        *seen = generated.len();
+        if thought.is_some() {
+            mask.fill(u32::MAX);
+            return;
+        }
+        if let Ok(allowed) = matcher.compute_mask_or_eos() {
+            for (word, allowed) in mask.iter_mut().zip(allowed.as_slice()) {
+                *word = *allowed;
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Which path is answered by what.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::answer::{Answer, json_response};
+use super::{body, guard};
+use crate::error::{ApiError, Kind};
+use crate::service::Service;
+use crate::{anthropic, ollama, openai, page, tokens, view};
+
+type Shared = State<Arc<Service>>;
+
+/// The whole server.
+pub(crate) fn router(service: Arc<Service>) -> Router {
+    Router::new()
+        .route("/", get(|| async { page::file("").unwrap_or_default() }))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics))
+        .route("/v1/models", get(models))
+        .route("/v1/chat/completions", answered(openai::chat_completions))
+        .route("/v1/completions", answered(openai::completions))
+        .route("/v1/responses", answered(openai::responses))
+        .route("/v1/messages", answered(anthropic::messages))
+        .route("/v1/messages/count_tokens", answered(anthropic::count_tokens))
+        .route("/api/chat", answered(ollama::chat))
+        .route("/api/generate", answered(ollama::generate))
+        .route("/api/show", answered(ollama::show))
+        .route("/api/tags", get(tags))
+        .route("/api/version", get(version))
+        .route("/api/mambo/model", get(model))
+        .route("/api/mambo/live", get(live))
+        .route("/tokenize", answered(tokens::tokenize))
+        .route("/detokenize", answered(tokens::detokenize))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(Arc::clone(&service), let_in))
+        .with_state(service)
+}
+
+/// A path whose body is JSON and whose answer a function gives.
+fn answered<T, F>(answer: fn(Arc<Service>, T) -> F) -> MethodRouter<Arc<Service>>
+where
+    T: DeserializeOwned + Send + 'static,
+    F: Future<Output = Result<Answer, ApiError>> + Send + 'static,
+{
+    post(move |State(service): Shared, headers: HeaderMap, bytes: Bytes| async move {
+        let request = match body::parse::<T>(&headers, &bytes) {
+            Ok(request) => request,
+            Err(error) => return failed(error),
+        };
+        answer(service, request).await.map_or_else(failed, Answer::into_response)
+    })
+}
+
+/// Checks who asks, adds what browsers want to know, and dresses refusals.
+async fn let_in(State(service): Shared, request: Request, next: Next) -> Response {
+    let headers = request.headers().clone();
+    let dialect = Dialect::of(request.uri().path());
+    let is_question = request.method() == Method::OPTIONS;
+    // The page holds no secrets, and asks for the key itself.
+    let path = request.uri().path();
+    let is_open = path == "/health" || is_question || page::has(path.trim_start_matches('/'));
+    let mut response = match guard::check(&service.config, &headers, is_open) {
+        Err(error) => failed(error),
+        Ok(()) if is_question => StatusCode::NO_CONTENT.into_response(),
+        Ok(()) => match body::read(request, service.config.body_bytes).await {
+            Ok(request) => next.run(request).await,
+            Err(error) => failed(error),
+        },
+    };
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        response = dialect.error_response(&error);
+    }
+    let out = response.headers_mut();
+    if let Some(origin) =
+        headers.get(header::ORIGIN).filter(|origin| guard::is_allowed(&service.config, origin))
+    {
+        out.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+        out.insert(header::VARY, HeaderValue::from_static("origin"));
+        let names = HeaderValue::from_static("authorization, content-type, x-api-key");
+        out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names);
+        out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
+    }
+    out.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// A refusal, which the dialect of its path dresses on the way out.
+fn failed(error: ApiError) -> Response {
+    let mut response = Response::default();
+    response.extensions_mut().insert(error);
+    response
+}
+
+/// How a path's clients expect errors.
+#[derive(Clone, Copy)]
+enum Dialect {
+    OpenAi,
+    Anthropic,
+    Ollama,
+}
+
+impl Dialect {
+    fn of(path: &str) -> Dialect {
+        match path {
+            path if path.starts_with("/v1/messages") => Dialect::Anthropic,
+            path if path.starts_with("/api/") => Dialect::Ollama,
+            _ => Dialect::OpenAi,
+        }
+    }
+
+    fn error_response(self, error: &ApiError) -> Response {
+        let body = match self {
+            Dialect::OpenAi => openai::error_body(error),
+            Dialect::Anthropic => anthropic::error_body(error),
+            Dialect::Ollama => ollama::error_body(error),
+        };
+        let status = StatusCode::from_u16(error.kind.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = json_response(status, &body);
+        if let Some(seconds) = error.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}
+
+async fn health(State(service): Shared) -> Response {
+    if service.worker.is_alive() {
+        return json_response(StatusCode::OK, &json!({"status": "ok"}));
+    }
+    failed(ApiError::new(Kind::Unavailable, "the server is stopping, or its engine has ended"))
+}
+
+async fn metrics(State(service): Shared) -> Response {
+    let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    ([(header::CONTENT_TYPE, kind)], service.metrics.text()).into_response()
+}
+
+async fn models(State(service): Shared) -> Response {
+    json_response(StatusCode::OK, &openai::models(&service))
+}
+
+async fn tags(State(service): Shared) -> Response {
+    json_response(StatusCode::OK, &ollama::tags(&service))
+}
+
+async fn version() -> Response {
+    json_response(StatusCode::OK, &json!({"version": env!("CARGO_PKG_VERSION")}))
+}
+
+async fn model(State(service): Shared) -> Response {
+    json_response(StatusCode::OK, &view::model(&service))
+}
+
+async fn live(State(service): Shared) -> Response {
+    view::live(service).await.map_or_else(failed, Answer::into_response)
+}
+
+/// What no route has is a file of the page, or nothing.
+async fn not_found(request: Request) -> Response {
+    let name = request.uri().path().trim_start_matches('/');
+    if let Some(file) = Some(name).filter(|_| request.method() == Method::GET).and_then(page::file) {
+        return file;
+    }
+    let message = format!("there is no `{}`", request.uri().path());
+    failed(ApiError::new(Kind::NotFound, message))
+}
+
+async fn wrong_method(request: Request) -> Response {
+    let message = format!("`{}` does not take {}", request.uri().path(), request.method());
+    failed(ApiError::new(Kind::Method, message))
+}

@@ -1,0 +1,46 @@
+//! A request on its way to the engine, and what comes back: token ids only. Dialects turn requests into jobs, and
+//! [`crate::Generation`] turns what comes back into text.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mambo_engine::{Choice, FinishReason, Request, Reuse, TokenMask};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// A request with the way back to who asked.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub request: Request,
+    pub updates: UnboundedSender<Update>,
+    /// When the time it may take is over.
+    pub deadline: Instant,
+    pub arrived: Instant,
+}
+
+impl Job {
+    pub fn new(request: Request, updates: UnboundedSender<Update>, limit: Duration) -> Job {
+        let arrived = Instant::now();
+        Job { request, updates, deadline: arrived + limit, arrived }
+    }
+
+    /// The same with a grammar.
+    pub fn masked(mut self, mask: Option<Arc<dyn TokenMask>>) -> Job {
+        self.request.mask = mask;
+        self
+    }
+}
+
+/// What happens to a job.
+#[derive(Clone, Debug)]
+pub(crate) enum Update {
+    /// Its prompt is being read.
+    Started(Reuse),
+    /// A token was chosen.
+    Token(Choice),
+    /// It ended; nothing comes after.
+    Finished(FinishReason),
+    /// Its time was over; nothing comes after.
+    TimedOut,
+    /// The server stops; nothing comes after.
+    ShuttingDown,
+}

@@ -1,0 +1,32 @@
+//! The server: HTTP in the dialects of OpenAI, Anthropic and Ollama over one engine. Only this crate knows HTTP and dialects.
+//!
+//! ```text
+//! HTTP ─▶ guard ─▶ dialect ─▶ Chat ─▶ Prepared (tokens, grammar) ─▶ Job ─▶ worker (engine thread)
+//! HTTP ◀─ events ◀─ dialect ◀─ Delta ◀─ Generation (text, calls, stops) ◀─ Update ◀──┘
+//! ```
+
+mod anthropic;
+mod chat;
+mod config;
+mod error;
+mod generation;
+mod grammar;
+mod http;
+mod info;
+mod job;
+mod metrics;
+mod ollama;
+mod openai;
+mod page;
+mod serve;
+mod service;
+mod stop;
+mod time;
+mod tokens;
+mod view;
+mod worker;
+
+pub use config::ServerConfig;
+pub use info::ModelInfo;
+pub use serve::{ServeError, Server};
+pub use view::model_view;

@@ -1,0 +1,301 @@
+//! `/v1/chat/completions`.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::types::{ChatCompletionRequest, count, error_body, format, thinking, tool_choice};
+use crate::chat::{Chat, Prepared, unix_seconds};
+use crate::error::{ApiError, Kind};
+use crate::generation::{Delta, End, Generation, TokenLogprobs, Usage};
+use crate::http::{Answer, EventSender};
+use crate::service::Service;
+
+/// Most answers to one request.
+pub(super) const MOST_ANSWERS: i64 = 16;
+/// Most alternatives of a token.
+pub(super) const MOST_LOGPROBS: i64 = 20;
+
+/// Answers a conversation, at once or as it comes.
+pub(crate) async fn chat_completions(
+    service: Arc<Service>,
+    request: ChatCompletionRequest,
+) -> Result<Answer, ApiError> {
+    service.check_model(request.model.as_deref())?;
+    let answers = count("n", request.n, 1, MOST_ANSWERS)?.unwrap_or(1);
+    let (stream, include_usage) = (request.stream, request.stream_options.unwrap_or_default().include_usage);
+    let chat = chat_of(request)?;
+    let prepared = service.prepare_chat(chat)?;
+    let generations =
+        (0..answers).map(|index| service.start(&prepared, index)).collect::<Result<Vec<_>, _>>()?;
+    let head = Head {
+        id: service.new_id("chatcmpl"),
+        created: unix_seconds(),
+        model: service.model_name().to_owned(),
+    };
+    if stream {
+        return Ok(Answer::stream(move |events| {
+            stream_chat(service, head, prepared, generations, include_usage, events)
+        }));
+    }
+    whole_chat(&service, head, generations).await.map(Answer::Json)
+}
+
+fn chat_of(request: ChatCompletionRequest) -> Result<Chat, ApiError> {
+    if request.messages.is_empty() {
+        return Err(ApiError::field("messages", "is empty; give at least one message"));
+    }
+    for (index, message) in request.messages.iter().enumerate() {
+        if !message.get("role").is_some_and(Value::is_string) {
+            return Err(ApiError::field(
+                format!("messages[{index}].role"),
+                "is missing; give a role, such as `user`",
+            ));
+        }
+    }
+    let alternatives = count("top_logprobs", request.top_logprobs, 0, MOST_LOGPROBS)?;
+    let logprobs = (request.logprobs || alternatives.is_some()).then(|| alternatives.unwrap_or(0));
+    let mut kwargs = request.chat_template_kwargs.unwrap_or_default();
+    let by_kwargs = kwargs.remove("enable_thinking").and_then(|value| value.as_bool());
+    let thinking =
+        by_kwargs.map_or_else(|| thinking(request.reasoning_effort.as_deref()), |on| Ok(Some(on)))?;
+    Ok(Chat {
+        messages: request.messages.into_iter().map(Value::Object).collect(),
+        tools: request.tools.unwrap_or_default().into_iter().map(Value::Object).collect(),
+        tool_choice: tool_choice(request.tool_choice)?,
+        parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
+        thinking,
+        kwargs,
+        common: request.sampling.into_common(
+            request.max_completion_tokens,
+            logprobs,
+            format(request.response_format)?,
+        )?,
+    })
+}
+
+/// What every object of one answer repeats.
+struct Head {
+    id: String,
+    created: i64,
+    model: String,
+}
+
+impl Head {
+    fn object(&self, kind: &str) -> Map<String, Value> {
+        let head = json!({"id": self.id, "object": kind, "created": self.created, "model": self.model});
+        let Value::Object(head) = head else { unreachable!("an object was written") };
+        head
+    }
+
+    fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Option<&str>) -> Value {
+        let mut chunk = self.object("chat.completion.chunk");
+        let choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish});
+        chunk.insert("choices".into(), json!([choice]));
+        Value::Object(chunk)
+    }
+}
+
+/// The name of an end, or the error that it is.
+pub(super) fn finish_reason(end: &End) -> Result<&'static str, ApiError> {
+    match end {
+        End::Stop | End::StopString(_) => Ok("stop"),
+        End::Length => Ok("length"),
+        End::ToolCalls => Ok("tool_calls"),
+        other => Err(finish_error(other)),
+    }
+}
+
+/// The error that an end is which no answer has.
+pub(crate) fn finish_error(end: &End) -> ApiError {
+    match end {
+        End::Failed(error) => error.clone(),
+        End::TimedOut => {
+            ApiError::new(Kind::Timeout, "the time for this request is over; ask for fewer tokens")
+        }
+        _ => ApiError::new(Kind::Unavailable, "the server is stopping; send the request again"),
+    }
+}
+
+fn call_object(service: &Service, index: usize, name: &str, arguments: &Value) -> Value {
+    json!({
+        "index": index, "id": service.new_id("call"), "type": "function",
+        "function": {"name": name, "arguments": arguments.to_string()},
+    })
+}
+
+/// Log probabilities of tokens as chat answers carry them.
+fn logprobs_of(service: &Service, tokens: &[TokenLogprobs]) -> Value {
+    let tokenizer = service.text.tokenizer();
+    let entry = |token: u32, logprob: f32| {
+        let bytes = tokenizer.token_bytes(token);
+        json!({"token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes})
+    };
+    let content: Vec<Value> = tokens
+        .iter()
+        .map(|TokenLogprobs { token, logprobs }| {
+            let mut chosen = entry(*token, logprobs.chosen);
+            let top: Vec<Value> =
+                logprobs.top.iter().map(|(token, logprob)| entry(*token, *logprob)).collect();
+            chosen["top_logprobs"] = top.into();
+            chosen
+        })
+        .collect();
+    json!({"content": content, "refusal": null})
+}
+
+/// The tokens that answers took together: the prompt counts once.
+pub(super) fn usage_of(usages: &[Usage]) -> Value {
+    let prompt = usages.first().map_or(0, |usage| usage.prompt_tokens);
+    let completion: usize = usages.iter().map(|usage| usage.completion_tokens).sum();
+    let reasoning: usize = usages.iter().map(|usage| usage.reasoning_tokens).sum();
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": usages.first().map_or(0, |usage| usage.reuse.tokens)},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    })
+}
+
+/// What mambo tells besides: speeds, and where the match with the prefix cache ended.
+pub(super) fn extra_of(usage: Usage) -> Value {
+    let per_second = |tokens: usize, seconds: f64| if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+    let first = usage.time_to_first_token.unwrap_or_default().as_secs_f64();
+    let read = usage.prompt_tokens - usage.reuse.tokens;
+    json!({
+        "time_to_first_token_ms": first * 1e3,
+        "prompt_tokens_per_second": per_second(read, first),
+        "tokens_per_second": per_second(usage.completion_tokens.saturating_sub(1), usage.generating.as_secs_f64()),
+        "reuse": usage.reuse.to_string(),
+    })
+}
+
+async fn whole_chat(service: &Service, head: Head, generations: Vec<Generation>) -> Result<Value, ApiError> {
+    let (mut choices, mut usages) = (Vec::new(), Vec::new());
+    for (index, mut generation) in generations.into_iter().enumerate() {
+        let (mut reasoning, mut content, mut calls, mut tokens) =
+            (String::new(), String::new(), Vec::new(), Vec::new());
+        let mut finish = "stop";
+        while let Some(delta) = generation.next().await {
+            match delta {
+                Delta::Started => {}
+                Delta::Reasoning(text) => reasoning += &text,
+                Delta::Content(text) => content += &text,
+                Delta::ToolCall { name, arguments } => {
+                    let mut call = call_object(service, calls.len(), &name, &arguments);
+                    call.as_object_mut().map(|call| call.remove("index"));
+                    calls.push(call);
+                }
+                Delta::Tokens(more) => tokens.extend(more),
+                Delta::End(end) => finish = finish_reason(&end)?,
+            }
+        }
+        let content = if content.is_empty() && !calls.is_empty() { Value::Null } else { content.into() };
+        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+        if !reasoning.is_empty() {
+            message["reasoning_content"] = reasoning.into();
+        }
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+        }
+        let logprobs = if tokens.is_empty() { Value::Null } else { logprobs_of(service, &tokens) };
+        choices
+            .push(json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish}));
+        usages.push(generation.usage());
+    }
+    let mut object = head.object("chat.completion");
+    object.insert("choices".into(), choices.into());
+    object.insert("usage".into(), usage_of(&usages));
+    object.insert("mambo".into(), extra_of(usages[0]));
+    Ok(Value::Object(object))
+}
+
+async fn stream_chat(
+    service: Arc<Service>,
+    head: Head,
+    _prepared: Prepared,
+    generations: Vec<Generation>,
+    include_usage: bool,
+    events: EventSender,
+) {
+    let (head, service) = (Arc::new(head), &service);
+    let streams = generations.into_iter().enumerate().map(|(index, generation)| {
+        let (head, events) = (Arc::clone(&head), events.clone());
+        async move { stream_one(service, &head, index, generation, &events).await }
+    });
+    let Some(usages): Option<Vec<Usage>> = join_all(streams).await.into_iter().collect() else { return };
+    if include_usage {
+        let mut chunk = head.object("chat.completion.chunk");
+        chunk.insert("choices".into(), json!([]));
+        chunk.insert("usage".into(), usage_of(&usages));
+        chunk.insert("mambo".into(), extra_of(usages[0]));
+        if !events.send(&Value::Object(chunk)).await {
+            return;
+        }
+    }
+    events.send_text("[DONE]").await;
+}
+
+/// Streams one answer; its usage, or nothing if the client has gone or the answer failed.
+async fn stream_one(
+    service: &Service,
+    head: &Head,
+    index: usize,
+    mut generation: Generation,
+    events: &EventSender,
+) -> Option<Usage> {
+    let mut calls = 0;
+    let mut pending: Vec<TokenLogprobs> = Vec::new();
+    while let Some(delta) = generation.next().await {
+        let mut finish = None;
+        let delta = match delta {
+            Delta::Started => json!({"role": "assistant", "content": ""}),
+            Delta::Reasoning(text) => json!({"reasoning_content": text}),
+            Delta::Content(text) => json!({"content": text}),
+            Delta::ToolCall { name, arguments } => {
+                calls += 1;
+                json!({"tool_calls": [call_object(service, calls - 1, &name, &arguments)]})
+            }
+            Delta::Tokens(more) => {
+                pending.extend(more);
+                continue;
+            }
+            Delta::End(end) => match finish_reason(&end) {
+                Ok(reason) => {
+                    finish = Some(reason);
+                    json!({})
+                }
+                Err(error) => {
+                    events.send(&error_body(&error)).await;
+                    return None;
+                }
+            },
+        };
+        let logprobs = match pending.is_empty() {
+            true => Value::Null,
+            false => logprobs_of(service, &std::mem::take(&mut pending)),
+        };
+        if !events.send(&head.chunk(index, delta, logprobs, finish)).await {
+            return None;
+        }
+    }
+    Some(generation.usage())
+}
+
+/// Waits for all of some futures.
+async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut pending = false;
+        for (future, output) in &mut futures {
+            if output.is_none() {
+                match future.as_mut().poll(context) {
+                    std::task::Poll::Ready(value) => *output = Some(value),
+                    std::task::Poll::Pending => pending = true,
+                }
+            }
+        }
+        if pending { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
+    })
+    .await;
+    futures.into_iter().filter_map(|(_, output)| output).collect()
+}

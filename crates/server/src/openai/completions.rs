@@ -1,0 +1,177 @@
+//! `/v1/completions`.
+
+use std::sync::Arc;
+
+use mambo_runtime::Prompt;
+use mambo_text::OutputStyle;
+use serde_json::{Value, json};
+
+use super::chat::{MOST_ANSWERS, extra_of, finish_reason, usage_of};
+use super::types::{CompletionRequest, PromptField, count, error_body, format};
+use crate::chat::{Common, Prepared, unix_seconds};
+use crate::error::ApiError;
+use crate::generation::{Delta, Generation, TokenLogprobs, Usage};
+use crate::http::{Answer, EventSender};
+use crate::service::Service;
+
+/// Most prompts of one request.
+const MOST_PROMPTS: usize = 64;
+
+/// Goes on with text, at once or as it comes.
+pub(crate) async fn completions(
+    service: Arc<Service>,
+    request: CompletionRequest,
+) -> Result<Answer, ApiError> {
+    service.check_model(request.model.as_deref())?;
+    let answers = count("n", request.n, 1, MOST_ANSWERS)?.unwrap_or(1);
+    let logprobs = count("logprobs", request.logprobs, 0, 5)?;
+    let include_usage = request.stream_options.unwrap_or_default().include_usage;
+    let common = request.sampling.into_common(None, logprobs, format(request.response_format)?)?;
+    // As OpenAI has it.
+    let common = Common { max_tokens: common.max_tokens.or(Some(16)), ..common };
+    let prepared = prompts(&service, request.prompt, &common)?;
+    let mut parts = Vec::new();
+    for prepared in &prepared {
+        let echo = request.echo.then(|| service.text.tokenizer().decode(&prepared.prompt.tokens, true));
+        for index in 0..answers {
+            parts.push(Part { generation: service.start(prepared, index)?, echo: echo.clone() });
+        }
+    }
+    let head = json!({
+        "id": service.new_id("cmpl"), "object": "text_completion", "created": unix_seconds(),
+        "model": service.model_name(),
+    });
+    if request.stream {
+        return Ok(Answer::stream(move |events| stream(service, head, parts, include_usage, events)));
+    }
+    whole(&service, head, parts).await.map(Answer::Json)
+}
+
+struct Part {
+    generation: Generation,
+    echo: Option<String>,
+}
+
+fn prompts(service: &Service, field: PromptField, common: &Common) -> Result<Vec<Prepared>, ApiError> {
+    let tokens =
+        |tokens: Vec<u32>| service.prepare_prompt(Prompt::new(tokens, OutputStyle::PLAIN), common.clone());
+    let text = |text: String| service.prepare_text(&text, common.clone());
+    let prepared: Vec<Prepared> = match field {
+        PromptField::Text(one) => vec![text(one)?],
+        PromptField::Texts(many) => many.into_iter().map(text).collect::<Result<_, _>>()?,
+        PromptField::Tokens(one) => vec![tokens(one)?],
+        PromptField::TokenLists(many) => many.into_iter().map(tokens).collect::<Result<_, _>>()?,
+    };
+    match prepared.len() {
+        0 => Err(ApiError::field("prompt", "is empty; give text or tokens")),
+        n if n > MOST_PROMPTS => {
+            Err(ApiError::field("prompt", format!("has {n} prompts; at most {MOST_PROMPTS} go at once")))
+        }
+        _ => Ok(prepared),
+    }
+}
+
+/// Log probabilities in the older form.
+fn logprobs_of(service: &Service, tokens: &[TokenLogprobs]) -> Value {
+    if tokens.is_empty() {
+        return Value::Null;
+    }
+    let word = |token: u32| String::from_utf8_lossy(service.text.tokenizer().token_bytes(token)).into_owned();
+    let mut offset = 0;
+    let offsets: Vec<usize> = tokens
+        .iter()
+        .map(|one| {
+            let at = offset;
+            offset += word(one.token).chars().count();
+            at
+        })
+        .collect();
+    let top: Vec<Value> = tokens
+        .iter()
+        .map(|one| one.logprobs.top.iter().map(|(token, logprob)| (word(*token), json!(logprob))).collect())
+        .collect();
+    json!({
+        "tokens": tokens.iter().map(|one| word(one.token)).collect::<Vec<_>>(),
+        "token_logprobs": tokens.iter().map(|one| one.logprobs.chosen).collect::<Vec<_>>(),
+        "top_logprobs": top, "text_offset": offsets,
+    })
+}
+
+fn choice(index: usize, text: &str, logprobs: Value, finish: Option<&str>) -> Value {
+    json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish})
+}
+
+async fn whole(service: &Service, mut head: Value, parts: Vec<Part>) -> Result<Value, ApiError> {
+    let (mut choices, mut usages) = (Vec::new(), Vec::new());
+    for (index, Part { mut generation, echo }) in parts.into_iter().enumerate() {
+        let (mut text, mut tokens, mut finish) = (echo.unwrap_or_default(), Vec::new(), "stop");
+        while let Some(delta) = generation.next().await {
+            match delta {
+                Delta::Content(more) => text += &more,
+                Delta::Tokens(more) => tokens.extend(more),
+                Delta::End(end) => finish = finish_reason(&end)?,
+                Delta::Started | Delta::Reasoning(_) | Delta::ToolCall { .. } => {}
+            }
+        }
+        choices.push(choice(index, &text, logprobs_of(service, &tokens), Some(finish)));
+        usages.push(generation.usage());
+    }
+    head["choices"] = choices.into();
+    head["usage"] = usage_of(&usages);
+    head["mambo"] = extra_of(usages[0]);
+    Ok(head)
+}
+
+async fn stream(
+    service: Arc<Service>,
+    head: Value,
+    parts: Vec<Part>,
+    include_usage: bool,
+    events: EventSender,
+) {
+    let mut usages: Vec<Usage> = Vec::new();
+    // One after the other: they run at the same time, and what is not read yet waits.
+    for (index, Part { mut generation, echo }) in parts.into_iter().enumerate() {
+        let mut pending: Vec<TokenLogprobs> = Vec::new();
+        let chunk = |text: &str, pending: &mut Vec<TokenLogprobs>, finish: Option<&str>| {
+            let logprobs = logprobs_of(&service, &std::mem::take(pending));
+            let mut chunk = head.clone();
+            chunk["choices"] = json!([choice(index, text, logprobs, finish)]);
+            chunk
+        };
+        if let Some(echo) = echo
+            && !events.send(&chunk(&echo, &mut pending, None)).await
+        {
+            return;
+        }
+        while let Some(delta) = generation.next().await {
+            let sent = match delta {
+                Delta::Content(text) => events.send(&chunk(&text, &mut pending, None)).await,
+                Delta::Tokens(more) => {
+                    pending.extend(more);
+                    true
+                }
+                Delta::End(end) => match finish_reason(&end) {
+                    Ok(reason) => events.send(&chunk("", &mut pending, Some(reason))).await,
+                    Err(error) => {
+                        events.send(&error_body(&error)).await;
+                        return;
+                    }
+                },
+                Delta::Started | Delta::Reasoning(_) | Delta::ToolCall { .. } => true,
+            };
+            if !sent {
+                return;
+            }
+        }
+        usages.push(generation.usage());
+    }
+    if include_usage {
+        let mut chunk = head.clone();
+        chunk["choices"] = json!([]);
+        chunk["usage"] = usage_of(&usages);
+        chunk["mambo"] = extra_of(usages[0]);
+        events.send(&chunk).await;
+    }
+    events.send_text("[DONE]").await;
+}

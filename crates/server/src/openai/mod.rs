@@ -1,0 +1,11 @@
+//! OpenAI's dialect.
+
+mod chat;
+mod completions;
+mod responses;
+mod types;
+
+pub(crate) use chat::{chat_completions, finish_error};
+pub(crate) use completions::completions;
+pub(crate) use responses::{ResponseStore, responses};
+pub(crate) use types::{error_body, models};

@@ -1,0 +1,108 @@
+//! Starting and stopping.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use mambo_runtime::{Engine, ModelText};
+use tokio::net::TcpListener;
+
+use crate::chat::unix_seconds;
+use crate::config::ServerConfig;
+use crate::grammar::Grammars;
+use crate::http::router;
+use crate::info::ModelInfo;
+use crate::metrics::Metrics;
+use crate::service::Service;
+use crate::worker::Worker;
+
+/// Time for the last bytes of answers that were ended.
+const LAST_BYTES: Duration = Duration::from_secs(3);
+
+/// Why a server cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address is taken or not ours.
+    #[error("cannot listen on {address}: {source}; choose another port or host")]
+    Listen {
+        /// Where it was to listen.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The system refused a thread.
+    #[error("cannot start the engine's thread: {0}")]
+    Thread(std::io::Error),
+    /// The listener failed.
+    #[error("the server failed: {0}")]
+    Serve(std::io::Error),
+}
+
+/// A server that listens and has not answered yet.
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    service: Arc<Service>,
+}
+
+impl Server {
+    /// Listens, and takes the engine over.
+    pub async fn bind(
+        config: ServerConfig,
+        engine: Engine,
+        text: ModelText,
+        info: ModelInfo,
+    ) -> Result<Server, ServeError> {
+        let address = config.address;
+        let listen = |source| ServeError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let metrics = Arc::new(Metrics::new());
+        let grammars = Grammars::new(text.tokenizer(), text.stop_tokens(), info.vocabulary);
+        let context_tokens = engine.config().context_tokens;
+        let worker = Worker::start(engine, config.queue, Arc::clone(&metrics)).map_err(ServeError::Thread)?;
+        let started = unix_seconds();
+        let next_id = AtomicU64::new(0);
+        let service = Service {
+            config,
+            text,
+            worker,
+            grammars,
+            metrics,
+            info,
+            context_tokens,
+            started,
+            next_id,
+            watchers: Default::default(),
+            responses: Default::default(),
+        };
+        Ok(Server { listener, address, service: Arc::new(service) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `stop` is ready, then lets running answers finish for a while.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
+        let grace = self.service.config.grace;
+        let worker = self.service.worker.clone();
+        let (told, was_told) = tokio::sync::oneshot::channel();
+        let serving = axum::serve(self.listener, router(self.service)).with_graceful_shutdown(async move {
+            stop.await;
+            worker.stop(grace);
+            let _ = told.send(());
+        });
+        // A client that reads nothing would keep its connection open for ever.
+        let patience = async {
+            let _ = was_told.await;
+            tokio::time::sleep(grace + LAST_BYTES).await;
+        };
+        tokio::select! {
+            served = serving => served.map_err(ServeError::Serve),
+            () = patience => Ok(()),
+        }
+    }
+}

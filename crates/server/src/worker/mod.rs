@@ -1,0 +1,253 @@
+//! The thread that owns the engine: takes jobs, steps, and sends every sequence's events to who asked for it. Nothing
+//! here waits for a client, so that a slow one holds up nobody.
+
+mod pace;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use mambo_engine::{Engine, EngineError, Event, SequenceId};
+use mambo_kernel::Wait;
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+use crate::job::{Job, Update};
+use crate::metrics::Metrics;
+use pace::Pace;
+
+/// How often deadlines and clients that have gone are looked for.
+const SWEEP: Duration = Duration::from_millis(50);
+
+/// A question about the engine itself.
+pub(crate) type Ask = Box<dyn FnOnce(&mut Engine) + Send>;
+
+enum Command {
+    Job(Box<Job>),
+    Ask(Ask),
+    /// No more jobs; those that run may go on until then.
+    Stop(Instant),
+}
+
+/// Why a job is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// So many wait already.
+    Full(usize),
+    /// The server stops.
+    Stopping,
+}
+
+/// Handle to the worker; clones share it.
+#[derive(Clone)]
+pub(crate) struct Worker {
+    commands: UnboundedSender<Command>,
+    /// Jobs that were sent and have not started.
+    waiting: Arc<AtomicUsize>,
+    queue: usize,
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub fn start(engine: Engine, queue: usize, metrics: Arc<Metrics>) -> std::io::Result<Worker> {
+        let (commands, receiver) = unbounded_channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let state = State {
+            engine,
+            jobs: HashMap::new(),
+            commands: receiver,
+            waiting: Arc::clone(&waiting),
+            metrics,
+            pace: Pace::new(),
+            stop_at: None,
+            swept: Instant::now(),
+        };
+        std::thread::Builder::new().name("engine".into()).spawn(move || state.run())?;
+        Ok(Worker { commands, waiting, queue })
+    }
+
+    /// Hands a job over, unless too many wait.
+    pub fn submit(&self, job: Job) -> Result<(), Refusal> {
+        let waiting = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let refusal = if waiting >= self.queue { Some(Refusal::Full(waiting)) } else { None };
+        let sent = refusal.map_or_else(
+            || self.commands.send(Command::Job(Box::new(job))).map_err(|_| Refusal::Stopping),
+            Err,
+        );
+        sent.inspect_err(|_| {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        })
+    }
+
+    /// Asks something of the engine between two steps; nothing if the worker has ended.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = oneshot::channel();
+        let ask: Ask = Box::new(move |engine| {
+            let _ = sender.send(ask(engine));
+        });
+        self.commands.send(Command::Ask(ask)).ok()?;
+        receiver.await.ok()
+    }
+
+    /// Whether jobs are still taken.
+    pub fn is_alive(&self) -> bool {
+        !self.commands.is_closed()
+    }
+
+    /// Takes no more jobs and ends those that run after so long.
+    pub fn stop(&self, grace: Duration) {
+        let _ = self.commands.send(Command::Stop(Instant::now() + grace));
+    }
+}
+
+struct Running {
+    job: Job,
+    started: bool,
+    last_token: Option<Instant>,
+}
+
+struct State {
+    engine: Engine,
+    jobs: HashMap<SequenceId, Running>,
+    commands: UnboundedReceiver<Command>,
+    waiting: Arc<AtomicUsize>,
+    metrics: Arc<Metrics>,
+    pace: Pace,
+    stop_at: Option<Instant>,
+    swept: Instant,
+}
+
+impl State {
+    fn run(mut self) {
+        while self.take_commands() {
+            let begin = Instant::now();
+            self.engine.set_prompt_room(self.pace.prompt_room());
+            while self.engine.begin() {}
+            let load = self.engine.last_step();
+            let events = self.engine.end(Wait::Block).unwrap_or_default();
+            self.pace.note(load, begin.elapsed());
+            events.into_iter().for_each(|event| self.report(event));
+            self.sweep();
+            self.metrics.note_engine(&self.engine);
+        }
+        for (_, running) in self.jobs.drain() {
+            let _ = running.job.updates.send(Update::ShuttingDown);
+        }
+    }
+
+    /// Takes all commands there are, and waits for one where there is nothing to do; false at the end.
+    fn take_commands(&mut self) -> bool {
+        loop {
+            let over = self.stop_at.is_some_and(|at| self.jobs.is_empty() || Instant::now() >= at);
+            if over {
+                return false;
+            }
+            let command = match self.commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Empty) if !self.engine.is_idle() => return true,
+                Err(TryRecvError::Empty) => match self.commands.blocking_recv() {
+                    Some(command) => command,
+                    None => return false,
+                },
+                Err(TryRecvError::Disconnected) if self.engine.is_idle() => return false,
+                Err(TryRecvError::Disconnected) => return true,
+            };
+            match command {
+                Command::Job(job) => self.submit(*job),
+                Command::Ask(ask) => ask(&mut self.engine),
+                Command::Stop(at) => {
+                    self.stop_at = Some(at);
+                    self.commands.close();
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, mut job: Job) {
+        if job.updates.is_closed() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        match self.engine.submit(std::mem::take(&mut job.request)) {
+            Ok(id) => {
+                self.jobs.insert(id, Running { job, started: false, last_token: None });
+            }
+            Err(error) => {
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                let _ = job.updates.send(Update::Finished(failed(error)));
+            }
+        }
+    }
+
+    fn report(&mut self, event: Event) {
+        let id = event.id();
+        let Some(running) = self.jobs.get_mut(&id) else { return };
+        let now = Instant::now();
+        let (update, ends) = match event {
+            Event::Started { reuse, .. } => {
+                running.started = true;
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.metrics.note_start(now - running.job.arrived, reuse);
+                (Update::Started(reuse), false)
+            }
+            Event::Token { choice, .. } => {
+                let since = running.last_token.replace(now);
+                self.metrics.note_token(since.map(|then| now - then), now - running.job.arrived);
+                (Update::Token(choice), false)
+            }
+            Event::Snapshot { .. } => return,
+            Event::Finished { reason, .. } => {
+                self.metrics.note_finish(&reason, now - running.job.arrived);
+                (Update::Finished(reason), true)
+            }
+        };
+        let gone = running.job.updates.send(update).is_err();
+        if ends {
+            self.forget(id);
+        } else if gone {
+            self.cancel(id);
+        }
+    }
+
+    fn forget(&mut self, id: SequenceId) {
+        if self.jobs.remove(&id).is_some_and(|running| !running.started) {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn cancel(&mut self, id: SequenceId) {
+        self.engine.cancel(id);
+        self.forget(id);
+    }
+
+    /// Ends jobs whose time is over or whose client has gone while they wait.
+    fn sweep(&mut self) {
+        let now = Instant::now();
+        if now - self.swept < SWEEP {
+            return;
+        }
+        self.swept = now;
+        let late = |running: &Running| now >= running.job.deadline;
+        let ended: Vec<(SequenceId, bool)> = self
+            .jobs
+            .iter()
+            .filter(|(_, running)| late(running) || running.job.updates.is_closed())
+            .map(|(id, running)| (*id, late(running)))
+            .collect();
+        for (id, is_late) in ended {
+            if is_late && let Some(running) = self.jobs.get(&id) {
+                let _ = running.job.updates.send(Update::TimedOut);
+            }
+            self.cancel(id);
+        }
+    }
+}
+
+fn failed(error: EngineError) -> mambo_engine::FinishReason {
+    mambo_engine::FinishReason::Failed(error.into())
+}

@@ -1,0 +1,114 @@
+//! Wrong requests are answered with what is wrong, in the dialect of their path, and never end the server.
+
+mod client;
+
+use client::{NAME, chat, serve};
+use serde_json::{Value, json};
+
+#[test]
+fn a_wrong_value_is_named() {
+    let server = serve(1, |_| {});
+    let cases = [
+        (json!({"temperature": -1}), "temperature"),
+        (json!({"temperature": "hot"}), "temperature"),
+        (json!({"top_p": 2}), "top_p"),
+        (json!({"n": 0}), "n"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"messages": []}), "messages"),
+        (json!({"messages": [{"content": "hi"}]}), "messages[0].role"),
+        (json!({"messages": "hi"}), "messages"),
+        (json!({"logit_bias": {"x": 1}}), "logit_bias"),
+        (json!({"response_format": {"type": "xml"}}), "response_format"),
+        (json!({"response_format": {"type": "regex", "regex": "("}}), "response_format"),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 7}}}}),
+            "response_format",
+        ),
+        (json!({"tool_choice": "required"}), "tool_choice"),
+        (json!({"tool_choice": {"type": "function", "function": {"name": "nothing"}}}), "tool_choice"),
+        (json!({"reasoning_effort": "most"}), "reasoning_effort"),
+        (json!({"top_logprobs": 99}), "top_logprobs"),
+        (json!({"stop": [1]}), "stop"),
+    ];
+    for (more, field) in cases {
+        let reply = server.post("/v1/chat/completions", &chat("hi", more.clone()));
+        assert_eq!(reply.status, 400, "{more}: {}", reply.body);
+        let error = &reply.json()["error"];
+        let names =
+            error["param"].as_str().unwrap_or_default().to_owned() + error["message"].as_str().unwrap();
+        assert!(names.contains(field), "{more}: {error}");
+    }
+    let unknown = json!({"nonsense": 7, "user": "somebody", "metadata": {"a": 1}, "store": true});
+    assert_eq!(server.post("/v1/chat/completions", &chat("hi", unknown)).status, 200);
+}
+
+#[test]
+fn every_path_has_its_dialect_of_errors() {
+    let server = serve(1, |_| {});
+    let wrong = json!({"model": "other", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "max_tokens": 3});
+    for (path, pointer) in [
+        ("/v1/chat/completions", "/error/message"),
+        ("/v1/completions", "/error/message"),
+        ("/v1/messages", "/error/message"),
+        ("/api/chat", "/error"),
+        ("/api/generate", "/error"),
+    ] {
+        let reply = server.post(path, &wrong);
+        assert_eq!(reply.status, 404, "{path}: {}", reply.body);
+        let message = reply.json().pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        assert!(message.contains("other") && message.contains(NAME), "{path}: {message}");
+        assert_eq!(server.request("GET", path, &[], "").status, 405);
+        assert_eq!(server.request("POST", path, &[], "{").status, 400);
+        assert_eq!(server.request("POST", path, &[("content-type", "text/plain")], "{}").status, 415);
+    }
+    assert_eq!(server.get("/nowhere").status, 404);
+    assert_eq!(server.get("/../../etc/passwd").status, 404);
+}
+
+#[test]
+fn pages_elsewhere_and_strangers_stay_out() {
+    let server = serve(1, |config| config.api_keys = vec!["sesame".into()]);
+    let get = |headers: &[(&str, &str)]| server.request("GET", "/v1/models", headers, "").status;
+    assert_eq!(get(&[]), 401);
+    assert_eq!(get(&[("authorization", "Bearer sesame")]), 200);
+    assert_eq!(get(&[("authorization", "Bearer sesame"), ("host", "evil.example")]), 403);
+    assert_eq!(get(&[("authorization", "Bearer sesame"), ("origin", "https://evil.example")]), 403);
+    assert_eq!(server.request("GET", "/health", &[], "").status, 200);
+}
+
+#[test]
+fn hostile_bodies_do_no_harm() {
+    let server = serve(1, |config| config.body_bytes = 100_000);
+    let deep = "[".repeat(40_000) + &"]".repeat(40_000);
+    assert_eq!(server.request("POST", "/v1/chat/completions", &[], &deep).status, 400);
+    let nested = format!(
+        "{{\"messages\":[{{\"role\":\"user\",\"content\":{}1{}}}]}}",
+        "[".repeat(100),
+        "]".repeat(100)
+    );
+    let status = server.request("POST", "/v1/chat/completions", &[], &nested).status;
+    assert!(status < 500, "{status}");
+    let large = format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "x".repeat(200_000));
+    assert_eq!(server.request("POST", "/v1/chat/completions", &[], &large).status, 413);
+    let long = format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "word ".repeat(15_000));
+    let reply = server.request("POST", "/v1/chat/completions", &[], &long);
+    assert_eq!(reply.status, 400, "{}", reply.body);
+    assert!(reply.body.contains("context"), "{}", reply.body);
+    // Every cut and many flips of a good request.
+    let good =
+        chat("hi", json!({"max_tokens": 1, "tools": [], "stop": ["a"], "logit_bias": {"1": 1}})).to_string();
+    for cut in 0..good.len() {
+        let status = server.request("POST", "/v1/chat/completions", &[], &good[..cut]).status;
+        assert_eq!(status, 400, "{}", &good[..cut]);
+    }
+    for at in 0..good.len() {
+        for byte in [b'{', b'"', b'9', b'\\', 0x80] {
+            let mut bytes = server.bytes("POST", "/v1/chat/completions", &[], &good);
+            let start = bytes.len() - good.len();
+            bytes[start + at] = byte;
+            let status = server.send_raw(&bytes).status;
+            assert!(status < 500, "{status} at {at} with {byte}");
+        }
+    }
+    assert_eq!(server.get("/health").status, 200);
+}
