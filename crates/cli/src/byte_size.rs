@@ -31,7 +31,7 @@ impl FromStr for ByteSize {
             Some('T') => 40,
             Some(_) => return Err(wrong()),
         };
-        let digits = plain.trim_end_matches(char::is_alphabetic);
+        let digits = unit.map_or(plain, |unit| &plain[..plain.len() - unit.len_utf8()]);
         let number: f64 = digits.trim().parse().map_err(|_| wrong())?;
         let bytes = number * (1u64 << shift) as f64;
         if !(1.0..9e18).contains(&bytes) {
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(bytes("1.5MiB"), Ok(Some(3 << 19)));
         assert_eq!(bytes("4096"), Ok(Some(4096)));
         assert_eq!(bytes("off"), Ok(None));
-        for wrong in ["", "G", "two", "-1G", "2X", "nan", "1e300", "0.1"] {
+        for wrong in ["", "G", "two", "-1G", "2X", "2KG", "nan", "1e300", "0.1"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
     }

@@ -43,7 +43,7 @@ impl Engine {
         let cache = self.prefix.as_ref().filter(|_| request.uses_cache && resume.is_none());
         if let Some(cache) = cache {
             (resume, reuse) = cache.find(&request.prompt);
-            if let Some((running, position)) = self.about_to_read(&request.prompt, reuse.tokens) {
+            if let Some((running, position)) = self.about_to_read(request, reuse.tokens) {
                 self.running[running].marks.add(position);
                 return Admission::Held;
             }
@@ -74,14 +74,19 @@ impl Engine {
 
     /// A running sequence that will read so much more of a prompt than is kept that it is worth waiting for, and the
     /// position to wait for.
-    fn about_to_read(&self, prompt: &[u32], kept: usize) -> Option<(usize, usize)> {
+    fn about_to_read(&self, request: &Request, kept: usize) -> Option<(usize, usize)> {
+        let prompt = &request.prompt[..];
         let shared = |sequence: &Sequence| {
             let shared = common_prefix(&sequence.request.prompt, prompt).min(prompt.len() - 1);
             // Once a state will be left there, any distance is worth the wait; a sequence that is beyond leaves none.
             let is_worth = shared >= kept + WORTH_WAITING || (shared > kept && sequence.marks.has(shared));
             Some(shared).filter(|shared| is_worth && *shared > sequence.slot.position())
         };
-        let found = self.running.iter().enumerate().filter_map(|(index, s)| Some((index, shared(s)?)));
+        // One of lower priority may not come to read at all.
+        let found = self.running.iter().enumerate();
+        let found = found
+            .filter(|(_, s)| s.request.priority >= request.priority)
+            .filter_map(|(index, s)| Some((index, shared(s)?)));
         found.max_by_key(|(_, position)| *position)
     }
 

@@ -47,7 +47,9 @@ pub fn cache_layout(graphs: &ModelGraphs, config: &EngineConfig) -> CacheLayout 
         slots: config.max_sequences.saturating_add(config.snapshots.slots),
         rollback: config.rollback,
     };
-    let kept = kept_prefix_bytes(config)[0] / (layout.kv_bytes_per_token() * PAGE_TOKENS).max(1) as u64;
+    // Without attention layers, pages hold nothing.
+    let page_bytes = (layout.kv_bytes_per_token() * PAGE_TOKENS) as u64;
+    let kept = kept_prefix_bytes(config)[0].checked_div(page_bytes).unwrap_or(0);
     layout.pages = layout.pages.saturating_add(usize::try_from(kept).unwrap_or(usize::MAX));
     layout
 }

@@ -28,7 +28,7 @@ pub struct StepLoad {
 pub(crate) fn schedule(running: &[Sequence], room: Room, into: &mut Vec<(usize, usize)>) {
     into.clear();
     let mut left = room.tokens;
-    let mut prompts: Vec<(usize, usize)> = Vec::new();
+    let mut prompts: Vec<usize> = Vec::new();
     for (index, sequence) in running.iter().enumerate() {
         let take = sequence.next_chunk(left);
         match (take, sequence.pending()) {
@@ -37,21 +37,25 @@ pub(crate) fn schedule(running: &[Sequence], room: Room, into: &mut Vec<(usize, 
                 into.push((index, 1));
                 left -= 1;
             }
-            _ => prompts.push((index, 0)),
+            _ => prompts.push(index),
         }
     }
     if !into.is_empty() {
         left = left.min(room.beside_answers);
     }
-    // Within a priority the shortest first: what it leaves of its share goes to the longer ones.
-    let wants = |index: usize| running[index].next_chunk(usize::MAX);
-    prompts.sort_by_key(|(index, _)| {
-        (std::cmp::Reverse(running[*index].request.priority), wants(*index), *index)
-    });
+    // Within a priority the oldest first, so that it always moves, then the shortest: what they leave of their share
+    // goes to the longer ones.
+    let priority = |index: usize| std::cmp::Reverse(running[index].request.priority);
+    let is_oldest =
+        |index: usize| prompts.iter().all(|other| priority(*other) != priority(index) || *other >= index);
+    let key =
+        |index: usize| (priority(index), !is_oldest(index), running[index].next_chunk(usize::MAX), index);
+    let mut order: Vec<_> = prompts.iter().map(|index| key(*index)).collect();
+    order.sort_unstable();
+    let prompts: Vec<usize> = order.into_iter().map(|(.., index)| index).collect();
     for at in 0..prompts.len() {
-        let index = prompts[at].0;
-        let same =
-            |other: &&(usize, usize)| running[other.0].request.priority == running[index].request.priority;
+        let index = prompts[at];
+        let same = |other: &&usize| priority(**other) == priority(index);
         let share = left.div_ceil(prompts[at..].iter().filter(same).count());
         let take = running[index].next_chunk(share.min(left));
         if take > 0 {

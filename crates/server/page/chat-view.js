@@ -5,6 +5,8 @@ import { element } from "./dom.js";
 import { MessageView } from "./message-view.js";
 
 const NEAR_END_PX = 40;
+/** Layout may move the page this much by itself. */
+const TREMOR_PX = 3;
 /** A frame may spend this share of the time on drawing text that streams in. */
 const DRAWING_SHARE = 0.25;
 
@@ -24,6 +26,8 @@ export class ChatView {
   #views = new Map();
   #stuck = true;
   #lastTop = 0;
+  /** A finger is on the text: it must not move by itself. */
+  #held = false;
   #scheduled = false;
   /** Text has come since the last drawing. */
   #behind = false;
@@ -39,7 +43,13 @@ export class ChatView {
     this.#toEnd = toEnd;
     this.#actions = actions;
     this.#start = start;
-    transcript.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    const listen = (type, does) => transcript.addEventListener(type, does, { passive: true });
+    listen("scroll", () => this.#scrolled());
+    listen("wheel", (event) => {
+      if (event.deltaY < 0) this.#stuck = false;
+    });
+    listen("touchstart", () => (this.#held = true));
+    for (const type of ["touchend", "touchcancel"]) listen(type, () => (this.#held = false));
     toEnd.addEventListener("click", () => this.scrollToEnd());
     new ResizeObserver(() => this.#follow()).observe(transcript);
     new ResizeObserver(() => this.#follow()).observe(column);
@@ -116,18 +126,18 @@ export class ChatView {
 
   #follow() {
     this.#scrolled(); // the reader may have moved since the last event
-    if (!this.#stuck) return;
+    if (!this.#stuck || this.#held) return;
     const { scrollHeight, clientHeight } = this.#transcript;
     this.#transcript.scrollTop = scrollHeight - clientHeight;
     this.#lastTop = this.#transcript.scrollTop;
   }
 
-  /** A reader who scrolls up, however little, leaves the end; text that grows does not count. */
+  /** A reader who scrolls up leaves the end; text that grows does not count. */
   #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.#transcript;
     const left = scrollHeight - clientHeight - scrollTop;
     if (left <= 1 || (scrollTop > this.#lastTop && left < NEAR_END_PX)) this.#stuck = true;
-    else if (scrollTop < this.#lastTop) this.#stuck = false;
+    else if (scrollTop < this.#lastTop - TREMOR_PX) this.#stuck = false;
     this.#lastTop = scrollTop;
     this.#toEnd.hidden = this.#stuck || left < NEAR_END_PX;
   }

@@ -15,7 +15,7 @@
 const TITLE_CHARS = 60;
 const ID = /^[0-9a-f]{8,64}$/;
 
-export function newId() {
+function newId() {
   const random = crypto.getRandomValues(new Uint8Array(12));
   return Array.from(random, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -88,17 +88,10 @@ export function messagesOf(conversation) {
 }
 
 /** Messages from the root down to `id`, included. */
-export function pathTo(conversation, id) {
+function pathTo(conversation, id) {
   const path = [];
   for (let at = id; at !== null; at = conversation.messages[at].parent) path.push(conversation.messages[at]);
   return path.reverse();
-}
-
-/** Makes sure `message` is on the chosen branch. */
-export function reveal(conversation, message) {
-  for (const step of pathTo(conversation, message.id)) {
-    choose(conversation, step, siblingsOf(conversation, step).indexOf(step.id));
-  }
 }
 
 /** A new branch beside `message` with other words; tool results that stood after it come along. */

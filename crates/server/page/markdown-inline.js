@@ -19,7 +19,7 @@ const AUTOLINK = /<((?:https?:\/\/|mailto:)[^\s<>]*)>/iy;
 const LINE_BREAK = /<br[ \t]*\/?>/iy;
 
 /** A web or mail address, or null: other schemes can run code or reach into the machine. */
-export function safeHref(address) {
+function safeHref(address) {
   try {
     const url = new URL(address);
     return ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : null;

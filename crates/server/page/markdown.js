@@ -89,11 +89,6 @@ export class MarkdownView {
   }
 }
 
-/** Draws finished Markdown into `container`. */
-export function renderMarkdown(container, text) {
-  new MarkdownView(container).update(text, false);
-}
-
 /** Changes `old` into `fresh` and keeps every part of it that is the same. */
 function morph(old, fresh) {
   if (old.isEqualNode(fresh)) return;

@@ -277,10 +277,13 @@ export class MessageView {
   }
 }
 
-/** Makes a text field as tall as its text. */
+/** Makes a text field as tall as its text. What surrounds it keeps its size while it is measured. */
 export function fit(field) {
+  const holder = field.parentElement;
+  holder.style.minHeight = `${holder.offsetHeight}px`;
   field.style.height = "auto";
   field.style.height = `${field.scrollHeight + 2}px`;
+  holder.style.minHeight = "";
 }
 
 function pretty(text) {

@@ -78,6 +78,7 @@ export class Store extends EventTarget {
       transaction.onerror = transaction.onabort = () => reject(transaction.error);
     });
     change(transaction.objectStore("conversations"), transaction.objectStore("titles"));
+    transaction.commit(); // at once: the page may be left in the next moment
     try {
       await finished;
     } catch (error) {

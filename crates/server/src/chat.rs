@@ -11,13 +11,17 @@ use crate::grammar::Constraint;
 use crate::job::Job;
 use crate::service::Service;
 
+/// Most strings that end an answer, and the longest of them in bytes.
+const MOST_STOPS: usize = 16;
+const LONGEST_STOP: usize = 1024;
+
 /// Which tools may or must be called.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum ToolChoice {
     /// As the model likes.
     #[default]
     Auto,
-    /// None, though they may be described.
+    /// None: the model is not told of any.
     None,
     /// At least one.
     Required,
@@ -90,23 +94,27 @@ pub(crate) struct Prepared {
 impl Service {
     /// Renders a conversation and checks all that can be checked before it runs.
     pub fn prepare_chat(&self, chat: Chat) -> Result<Prepared, ApiError> {
-        let offered = if chat.tool_choice == ToolChoice::None { Vec::new() } else { chat.tools };
-        let mut request = ChatRequest::new(chat.messages);
-        request.tools = offered;
-        request.enable_thinking = chat.thinking;
-        request.kwargs = chat.kwargs;
-        request.now_unix_s = Some(unix_seconds());
+        let (tool_choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
+        let (request, mut common) = self.chat_request(chat);
         let (mut prompt, turn_end) = self.text.chat_with_history(request)?;
-        let mut common = chat.common;
         if prompt.tools.is_empty() {
             // Nobody could answer a call, so none is begun, and what looks like one is text.
             let open = prompt.style.calls.take().and_then(|tags| self.text.tokenizer().id_of(tags.open));
             common.sampling.logit_bias.extend(open.map(|token| (token, f32::NEG_INFINITY)));
         }
         let tokenizer = self.text.tokenizer();
-        let constraint =
-            Constraint::of(&chat.tool_choice, chat.parallel_tool_calls, &common.format, &prompt, tokenizer)?;
+        let constraint = Constraint::of(&tool_choice, parallel, &common.format, &prompt, tokenizer)?;
         self.prepared(prompt, turn_end, common, constraint)
+    }
+
+    /// What the template renders, and what it does not see.
+    pub fn chat_request(&self, chat: Chat) -> (ChatRequest, Common) {
+        let mut request = ChatRequest::new(chat.messages);
+        request.tools = if chat.tool_choice == ToolChoice::None { Vec::new() } else { chat.tools };
+        request.enable_thinking = chat.thinking;
+        request.kwargs = chat.kwargs;
+        request.now_unix_s = Some(unix_seconds());
+        (request, chat.common)
     }
 
     /// The same for text to go on with.
@@ -129,6 +137,11 @@ impl Service {
         constraint: Option<Constraint>,
     ) -> Result<Prepared, ApiError> {
         let sampling = self.sampling(&common.sampling)?;
+        if common.stop.len() > MOST_STOPS || common.stop.iter().any(|stop| stop.len() > LONGEST_STOP) {
+            let problem =
+                format!("has more than {MOST_STOPS} strings, or one of more than {LONGEST_STOP} bytes");
+            return Err(ApiError::field("stop", problem));
+        }
         let (tokens, context) = (prompt.tokens.len(), self.context_tokens);
         if tokens >= context {
             let message = format!(
@@ -143,7 +156,6 @@ impl Service {
             // A grammar that cannot be compiled is the request's fault, and is told before anything runs.
             self.grammars.mask(constraint)?;
         }
-        self.metrics.note_prompt(prompt.tokens.len());
         Ok(Prepared { prompt, turn_ends: turn_end.into_iter().collect(), common, sampling, constraint })
     }
 
@@ -192,6 +204,7 @@ impl Service {
             self.metrics.note_refusal();
             ApiError::from(refusal)
         })?;
+        self.metrics.note_prompt(prompt.tokens.len());
         let options = TextOptions {
             style: prompt.style,
             tools: prompt.tools.clone(),

@@ -24,8 +24,6 @@ pub struct ServerConfig {
     pub body_bytes: usize,
     /// How long streams may go on after the server was told to stop.
     pub grace: Duration,
-    /// Whether prompts and answers may appear in logs.
-    pub logs_text: bool,
 }
 
 impl ServerConfig {
@@ -41,7 +39,6 @@ impl ServerConfig {
             time_limit: Duration::from_secs(30 * 60),
             body_bytes: 32 << 20,
             grace: Duration::from_secs(20),
-            logs_text: false,
         }
     }
 }

@@ -20,8 +20,6 @@ pub(crate) enum Kind {
     Method,
     /// The body is too large: 413.
     TooLarge,
-    /// The body is not JSON: 415.
-    MediaType,
     /// Too many wait: 429.
     Busy,
     /// The server's own fault: 500.
@@ -41,7 +39,6 @@ impl Kind {
             Kind::NotFound => 404,
             Kind::Method => 405,
             Kind::TooLarge => 413,
-            Kind::MediaType => 415,
             Kind::Busy => 429,
             Kind::Internal => 500,
             Kind::Unavailable => 503,

@@ -45,28 +45,40 @@ impl Constraint {
                 ));
             }
             ToolChoice::Named(name) => {
-                return constraint(calls(prompt, &[name], false, tokenizer)?, "tool_choice");
+                let calls = Calls::of(prompt, &[name], false, tokenizer)?;
+                return constraint(TopLevelGrammar::from_lark(calls.alone()), "tool_choice");
             }
             ToolChoice::Required if names.is_empty() => {
                 return Err(ApiError::field("tool_choice", "is `required`, but `tools` names none"));
             }
             ToolChoice::Required => {
-                return constraint(calls(prompt, &names, parallel, tokenizer)?, "tool_choice");
+                let calls = Calls::of(prompt, &names, parallel, tokenizer)?;
+                return constraint(TopLevelGrammar::from_lark(calls.alone()), "tool_choice");
             }
             ToolChoice::Auto | ToolChoice::None => {}
         }
-        match format {
-            Format::Text => Ok(None),
-            Format::JsonObject => constraint(
-                TopLevelGrammar::from_json_schema(compact(&json!({"type": "object"}))),
-                "response_format",
-            ),
-            Format::JsonSchema(schema) => {
-                constraint(TopLevelGrammar::from_json_schema(compact(schema)), "response_format")
+        let object = json!({"type": "object"});
+        let grammar = match format {
+            Format::Text => return Ok(None),
+            // A model that may call tools does either.
+            Format::JsonObject | Format::JsonSchema(_)
+                if !names.is_empty() && prompt.style.calls.is_some() =>
+            {
+                let schema = if let Format::JsonSchema(schema) = format { schema } else { &object };
+                let calls = Calls::of(prompt, &names, parallel, tokenizer)?;
+                TopLevelGrammar::from_lark(calls.or_json(schema))
             }
-            Format::Regex(regex) => constraint(TopLevelGrammar::from_regex(regex), "response_format"),
-            Format::Lark(lark) => constraint(TopLevelGrammar::from_lark(lark.clone()), "response_format"),
-        }
+            Format::JsonObject => TopLevelGrammar::from_json_schema(compact(&object)),
+            Format::JsonSchema(schema) => TopLevelGrammar::from_json_schema(compact(schema)),
+            Format::Regex(_) | Format::Lark(_) if !names.is_empty() => {
+                let problem =
+                    "a regex or a grammar leaves no room for `tools`; use `json_schema`, or leave them out";
+                return Err(ApiError::field("response_format", problem));
+            }
+            Format::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            Format::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
+        };
+        constraint(grammar, "response_format")
     }
 }
 
@@ -74,45 +86,61 @@ fn tool_names(tools: &[Value]) -> Vec<&str> {
     tools.iter().filter_map(|tool| tool.pointer("/function/name")?.as_str()).collect()
 }
 
-/// A grammar of calls of these tools, in the form that the model's template writes them.
-fn calls(
-    prompt: &Prompt,
-    names: &[&str],
-    parallel: bool,
-    tokenizer: &Tokenizer,
-) -> Result<TopLevelGrammar, ApiError> {
-    let Some(tags) = prompt.style.calls else {
-        let message = "this model's chat template has no form for tool calls; use `auto` or another model";
-        return Err(ApiError::field("tool_choice", message));
-    };
-    let quoted = |text: &str| Value::from(text).to_string();
-    // A tag that is a special token is no text: the grammar names it.
-    let is_special = |tag: &str| tokenizer.id_of(tag).is_some_and(|id| tokenizer.is_special(id));
-    let tag = |tag: &str| if is_special(tag) { tag.to_owned() } else { quoted(tag) };
-    let mut rules = Vec::new();
-    let mut choices = Vec::new();
-    for (index, name) in names.iter().enumerate() {
-        let tool = prompt
-            .tools
-            .iter()
-            .find(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(*name));
-        let schema = tool.and_then(|tool| tool.pointer("/function/parameters")).cloned();
-        let schema = schema.filter(Value::is_object).unwrap_or_else(|| json!({"type": "object"}));
-        choices.push(format!("call{index}"));
-        rules.push(if prompt.style.tagged_parameters {
-            xml_call(index, name, &schema, &quoted)
-        } else {
-            format!(
-                "call{index}: {} args{index} {}\nargs{index}: %json {}\n",
-                quoted(&format!("\n{{\"name\": {}, \"arguments\": ", quoted(name))),
-                quoted("}\n"),
-                compact(&schema),
-            )
-        });
+/// Calls of tools in the form that the model's template writes them, as Lark.
+struct Calls {
+    /// What `calls` is.
+    all: String,
+    /// The rules behind it.
+    rules: String,
+}
+
+impl Calls {
+    /// A grammar of calls alone.
+    fn alone(&self) -> String {
+        format!("start: calls\ncalls: {}\n{}", self.all, self.rules)
     }
-    let one = format!("{} ({}) {}", tag(tags.open), choices.join(" | "), tag(tags.close));
-    let all = if parallel { format!("one (\"\\n\" one)*\none: {one}") } else { one };
-    Ok(TopLevelGrammar::from_lark(format!("start: {all}\n{}", rules.concat())))
+
+    /// A grammar of calls or of JSON after a schema.
+    fn or_json(&self, schema: &Value) -> String {
+        let Calls { all, rules } = self;
+        format!("start: calls | answer\nanswer: %json {}\ncalls: {all}\n{rules}", compact(schema))
+    }
+
+    fn of(prompt: &Prompt, names: &[&str], parallel: bool, tokenizer: &Tokenizer) -> Result<Calls, ApiError> {
+        let Some(tags) = prompt.style.calls else {
+            let message =
+                "this model's chat template has no form for tool calls; use `auto` or another model";
+            return Err(ApiError::field("tool_choice", message));
+        };
+        let quoted = |text: &str| Value::from(text).to_string();
+        // A tag that is a special token is no text: the grammar names it.
+        let is_special = |tag: &str| tokenizer.id_of(tag).is_some_and(|id| tokenizer.is_special(id));
+        let tag = |tag: &str| if is_special(tag) { tag.to_owned() } else { quoted(tag) };
+        let mut rules = Vec::new();
+        let mut choices = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let tool = prompt
+                .tools
+                .iter()
+                .find(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(*name));
+            let schema = tool.and_then(|tool| tool.pointer("/function/parameters")).cloned();
+            let schema = schema.filter(Value::is_object).unwrap_or_else(|| json!({"type": "object"}));
+            choices.push(format!("call{index}"));
+            rules.push(if prompt.style.tagged_parameters {
+                xml_call(index, name, &schema, &quoted)
+            } else {
+                format!(
+                    "call{index}: {} args{index} {}\nargs{index}: %json {}\n",
+                    quoted(&format!("\n{{\"name\": {}, \"arguments\": ", quoted(name))),
+                    quoted("}\n"),
+                    compact(&schema),
+                )
+            });
+        }
+        let one = format!("{} ({}) {}", tag(tags.open), choices.join(" | "), tag(tags.close));
+        let all = if parallel { format!("one (\"\\n\" one)*\none: {one}") } else { one };
+        Ok(Calls { all, rules: rules.concat() })
+    }
 }
 
 /// A call whose arguments are tagged parameters: required ones in order, others where the model likes.
@@ -122,24 +150,41 @@ fn xml_call(index: usize, name: &str, schema: &Value, quoted: &dyn Fn(&str) -> S
     let close = quoted("\n</parameter>\n");
     let mut rule = format!("call{index}: {}", quoted(&format!("\n<function={name}>\n")));
     let mut definitions = String::new();
-    for (number, (key, schema)) in schema["properties"].as_object().into_iter().flatten().enumerate() {
+    let root = schema;
+    for (number, (key, schema)) in root["properties"].as_object().into_iter().flatten().enumerate() {
         let (parameter, value) = (format!("param{index}_{number}"), format!("value{index}_{number}"));
         rule += &format!(" {parameter}{}", if required.contains(&key.as_str()) { "" } else { "?" });
         let open = quoted(&format!("<parameter={key}>\n"));
         let words = schema["enum"].as_array().filter(|words| words.iter().all(Value::is_string));
-        definitions += &match (schema["type"].as_str(), words) {
-            (Some("string") | None, Some(words)) => {
+        let is_any = ["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"]
+            .iter()
+            .all(|k| schema.get(k).is_none());
+        let is_text = schema["type"] == "string" || is_any;
+        definitions += &match words {
+            Some(words) if is_text || schema.get("type").is_none() => {
                 let words: Vec<String> = words.iter().filter_map(Value::as_str).map(quoted).collect();
                 format!("{parameter}: {open} ({}) {close}\n", words.join(" | "))
             }
             // Any text up to the closing tag.
-            (Some("string") | None, None) => {
-                format!("{parameter}: {open} {value}\n{value}[suffix={close}]: /(?s:.*)/\n")
+            _ if is_text => format!("{parameter}: {open} {value}\n{value}[suffix={close}]: /(?s:.*)/\n"),
+            _ => {
+                let schema = compact(&with_definitions(schema, root));
+                format!("{parameter}: {open} {value} {close}\n{value}: %json {schema}\n")
             }
-            _ => format!("{parameter}: {open} {value} {close}\n{value}: %json {}\n", compact(schema)),
         };
     }
     format!("{rule} {}\n{definitions}", quoted("</function>\n"))
+}
+
+/// A part of a schema with the definitions that its references lead to.
+fn with_definitions(part: &Value, root: &Value) -> Value {
+    let mut part = part.clone();
+    for key in ["$defs", "definitions"] {
+        if let Some(definitions) = root.get(key) {
+            part[key] = definitions.clone();
+        }
+    }
+    part
 }
 
 /// A schema whose JSON is written in one way: a model that may put blanks anywhere can go on with them for ever.
@@ -237,7 +282,7 @@ impl TokenMask for GrammarMask {
                 None => _ = matcher.consume_token(token),
                 Some(bytes) => {
                     bytes.extend_from_slice(self.tokenizer.token_bytes(token));
-                    if bytes.ends_with(END_OF_THOUGHT) {
+                    if bytes.windows(END_OF_THOUGHT.len()).any(|window| window == END_OF_THOUGHT) {
                         *thought = None;
                     } else {
                         // The tag may end in a later token.

@@ -1,5 +1,5 @@
 //! A request on its way to the engine, and what comes back: token ids only. Dialects turn requests into jobs, and
-//! [`crate::Generation`] turns what comes back into text.
+//! `Generation` turns what comes back into text.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -15,6 +15,7 @@ mod http;
 mod info;
 mod job;
 mod metrics;
+mod nulls;
 mod ollama;
 mod openai;
 mod page;

@@ -1,9 +1,10 @@
 //! Counters for Prometheus, under the names that vLLM uses, so that routers and dashboards for it can read them.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mambo_engine::{Engine, FinishReason, PrefixCacheStats, Reuse};
+use mambo_engine::{Engine, FinishReason, PrefixCacheStats};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -29,6 +30,7 @@ pub(crate) struct Metrics {
     first_token: Histogram,
     between_tokens: Histogram,
     whole: Histogram,
+    lost: AtomicBool,
     /// What the cache's counters were last.
     cache_before: Mutex<PrefixCacheStats>,
 }
@@ -51,6 +53,7 @@ impl Metrics {
             first_token: seconds(),
             between_tokens: seconds(),
             whole: seconds(),
+            lost: AtomicBool::new(false),
             cache_before: Mutex::default(),
         };
         metrics.register();
@@ -117,7 +120,7 @@ impl Metrics {
         self.prompt_tokens.inc_by(tokens as u64);
     }
 
-    pub fn note_start(&self, waited: Duration, _reuse: Reuse) {
+    pub fn note_start(&self, waited: Duration) {
         self.queue_time.observe(waited.as_secs_f64());
     }
 
@@ -140,14 +143,20 @@ impl Metrics {
         self.whole.observe(since_arrival.as_secs_f64());
     }
 
+    /// Whether the engine has lost its device.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     pub fn note_engine(&self, engine: &Engine) {
+        self.lost.store(engine.is_lost(), Ordering::Relaxed);
         let (waiting, running) = engine.load_counts();
         self.running.set(running as i64);
         self.waiting.set(waiting as i64);
         if let Some(stats) = engine.prefix_cache() {
             let mut before = self.cache_before.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            self.cache_queries.inc_by(stats.prompt_tokens - before.prompt_tokens);
-            self.cache_hits.inc_by(stats.restored_tokens - before.restored_tokens);
+            self.cache_queries.inc_by(stats.prompt_tokens.saturating_sub(before.prompt_tokens));
+            self.cache_hits.inc_by(stats.restored_tokens.saturating_sub(before.restored_tokens));
             self.cache_bytes.set(stats.bytes as i64);
             *before = stats;
         }

@@ -48,7 +48,7 @@ impl Service {
         let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(()) };
         // Ollama's clients add a tag.
         let plain = name.strip_suffix(":latest").unwrap_or(name);
-        if self.config.model_names.iter().any(|own| own == name || own == plain) {
+        if self.config.model_names.iter().any(|own| own == name || own == plain) || name == "default" {
             return Ok(());
         }
         let known = self.config.model_names.join("`, `");

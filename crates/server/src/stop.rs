@@ -50,7 +50,7 @@ impl StopStrings {
 
 /// The longest end of a text that a string starts with, in bytes.
 fn overlap(text: &str, stop: &str) -> usize {
-    let starts = (1..stop.len()).rev().filter(|n| stop.is_char_boundary(*n));
+    let starts = (1..stop.len().min(text.len() + 1)).rev().filter(|n| stop.is_char_boundary(*n));
     starts.into_iter().find(|n| text.ends_with(&stop[..*n])).unwrap_or(0)
 }
 

@@ -94,16 +94,31 @@ pub(crate) fn model(service: &Service) -> Value {
 #[derive(Default)]
 pub(crate) struct Watchers(AtomicUsize);
 
+/// Somebody who watches, until it is dropped: a client may go at any moment.
+struct Watching(Arc<Service>);
+
+impl Watching {
+    fn begin(service: Arc<Service>) -> Watching {
+        if service.watchers.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            service.worker.tell(|engine| _ = engine.backend_mut().set_profiling(true));
+        }
+        Watching(service)
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        if self.0.watchers.0.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.worker.tell(|engine| _ = engine.backend_mut().set_profiling(false));
+        }
+    }
+}
+
 /// `/api/mambo/live`: an event every so often until nobody listens.
 pub(crate) async fn live(service: Arc<Service>) -> Result<Answer, ApiError> {
     Ok(Answer::stream(move |events| async move {
-        if service.watchers.0.fetch_add(1, Ordering::Relaxed) == 0 {
-            service.worker.ask(|engine| engine.backend_mut().set_profiling(true)).await;
-        }
-        watch(&service, &events).await;
-        if service.watchers.0.fetch_sub(1, Ordering::Relaxed) == 1 {
-            service.worker.ask(|engine| engine.backend_mut().set_profiling(false)).await;
-        }
+        let watching = Watching::begin(service);
+        watch(&watching.0, &events).await;
     }))
 }
 

@@ -136,6 +136,23 @@ fn grammars_decide_the_form_of_an_answer() {
     let answer = server.ask(QUESTION, regex);
     let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(text.starts_with("yes, ") || text.starts_with("no, "), "{text}");
+    // With tools on offer, either form is allowed and nothing else.
+    let both = json!({"response_format": format, "tools": weather()});
+    let called = server.ask("What is the weather in Paris?", both.clone());
+    assert_eq!(
+        called["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "get_weather",
+        "{called}"
+    );
+    // Definitions that parameters refer to reach their grammar.
+    let parameters = json!({
+        "type": "object", "required": ["unit"], "properties": {"unit": {"$ref": "#/$defs/Unit"}},
+        "$defs": {"Unit": {"type": "integer", "minimum": 1, "maximum": 9}},
+    });
+    let tool = json!([{"type": "function", "function": {"name": "set", "parameters": parameters}}]);
+    let answer = server.ask("Hello!", json!({"tools": tool, "tool_choice": "required"}));
+    let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert!((1..10).contains(&arguments["unit"].as_i64().unwrap()), "{answer}");
     let required = json!({"tools": weather(), "tool_choice": "required"});
     let answer = server.ask("Tell me a story.", required);
     let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];

@@ -78,6 +78,15 @@ fn a_full_queue_is_refused_and_time_limits_hold() {
 }
 
 #[test]
+fn what_finds_a_slot_does_not_wait() {
+    let server = serve(2, |config| config.queue = 0);
+    assert_eq!(
+        server.ask("Hello!", json!({"max_tokens": 2, "n": 2}))["choices"].as_array().unwrap().len(),
+        2
+    );
+}
+
+#[test]
 fn a_long_prompt_does_not_stall_a_stream() {
     let server = Arc::new(serve(2, |_| {}));
     let stream = |body: Value| {

@@ -1,7 +1,7 @@
 /** How the page looks and behaves in a real browser: text, themes, phones, keyboard, assistive technology. */
 
 import assert from "node:assert/strict";
-import { ANSWERED, ask, askAndWait, inPage, paleTexts, server, shoot } from "./in-page.mjs";
+import { ANSWERED, askAndWait, inPage, paleTexts, server, shoot } from "./in-page.mjs";
 
 inPage("Markdown is drawn", async (page) => {
   await askAndWait(page, "/markdown");
@@ -103,7 +103,15 @@ inPage("the reader stays where they scrolled; at the end, the page follows", asy
   const distance =
     "(() => { const t = document.querySelector('#transcript'); return t.scrollHeight - t.clientHeight - t.scrollTop; })()";
   assert.ok((await page.evaluate(distance)) < 5);
-  await ask(page, "/slow");
+  // The box grows while a long message is written; the end stays in sight.
+  for (const line of ["one", "two", "three", "four"]) {
+    await page.write(line);
+    await page.press("Shift+Enter");
+  }
+  await page.until(`${distance} < 5`);
+  await page.evaluate("document.querySelector('#input').select()");
+  await page.write("/slow");
+  await page.press("Enter");
   await page.until("[...document.querySelectorAll('.assistant')].at(-1).innerText.length > 300");
   assert.ok((await page.evaluate(distance)) < 45);
   // Small steps, as from a touchpad, must get away from the end too.
@@ -112,6 +120,7 @@ inPage("the reader stays where they scrolled; at the end, the page follows", asy
     await page.send("Input.dispatchMouseEvent", wheel);
   }
   await page.until(`${distance} > 300`);
+  await new Promise((resolve) => setTimeout(resolve, 400));
   const top = await page.evaluate("document.querySelector('#transcript').scrollTop");
   await new Promise((resolve) => setTimeout(resolve, 500));
   assert.equal(await page.evaluate("document.querySelector('#transcript').scrollTop"), top);

@@ -6,11 +6,11 @@ import { HOSTILE, MARKDOWN } from "./mock-answers.mjs";
 import { html, installTinyDom } from "./tiny-dom.mjs";
 
 installTinyDom();
-const { MarkdownView, renderMarkdown, spokenText } = await import("../markdown.js");
+const { MarkdownView, spokenText } = await import("../markdown.js");
 
 function render(text) {
   const container = document.createElement("div");
-  renderMarkdown(container, text);
+  new MarkdownView(container).update(text, false);
   return container.childNodes.map(html).join("");
 }
 

@@ -32,8 +32,8 @@ pub(crate) async fn messages(service: Arc<Service>, request: MessagesRequest) ->
 /// Counts the tokens of a conversation.
 pub(crate) async fn count_tokens(service: Arc<Service>, request: CountRequest) -> Result<Answer, ApiError> {
     service.check_model(request.0.model.as_deref())?;
-    let prepared = service.prepare_chat(request.0.into_chat()?)?;
-    Ok(Answer::Json(json!({"input_tokens": prepared.prompt.tokens.len()})))
+    let prompt = service.text.chat(service.chat_request(request.0.into_chat()?).0)?;
+    Ok(Answer::Json(json!({"input_tokens": prompt.tokens.len()})))
 }
 
 /// The reason and the stop string of an end, or the error that it is.
@@ -105,7 +105,7 @@ pub(crate) fn error_body(error: &ApiError) -> Value {
         Kind::Unavailable => "overloaded_error",
         Kind::Timeout => "timeout_error",
         Kind::Internal => "api_error",
-        Kind::Invalid | Kind::Method | Kind::MediaType => "invalid_request_error",
+        Kind::Invalid | Kind::Method => "invalid_request_error",
     };
     json!({"type": "error", "error": {"type": kind, "message": error.message}})
 }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::chat::{Chat, Common, Format, Sampling, ToolChoice};
 use crate::error::ApiError;
+use crate::nulls::null_is_default;
 
 /// Text, or blocks of which some are text.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,7 +29,7 @@ pub(crate) struct MessagesRequest {
     pub messages: Vec<Message>,
     pub system: Option<Content>,
     pub max_tokens: Option<u32>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub stream: bool,
     pub stop_sequences: Option<Vec<String>>,
     pub temperature: Option<f32>,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
-use axum::http::{HeaderMap, header};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -12,6 +11,9 @@ use crate::error::{ApiError, Kind};
 
 /// How long a client may take to send its body.
 const SLOWEST: Duration = Duration::from_secs(30);
+/// Bodies of more bytes or fields than this are not searched for the field that is wrong: each is tried without.
+const SEARCHED_BYTES: usize = 1 << 18;
+const SEARCHED_FIELDS: usize = 48;
 
 /// A request whose body has arrived, and is not too large.
 pub(super) async fn read(request: Request, most: usize) -> Result<Request, ApiError> {
@@ -27,15 +29,8 @@ pub(super) async fn read(request: Request, most: usize) -> Result<Request, ApiEr
     }
 }
 
-/// Parses a body; a mistake names the field.
-pub(super) fn parse<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, ApiError> {
-    let kind =
-        headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("application/json");
-    // A page elsewhere can send other types without asking first, so only JSON is taken.
-    if !kind.split(';').next().unwrap_or("").trim().eq_ignore_ascii_case("application/json") {
-        let message = format!("the body is `{kind}`; send `application/json`");
-        return Err(ApiError::new(Kind::MediaType, message));
-    }
+/// Parses a body, whatever it calls itself; a mistake names the field.
+pub(super) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
@@ -44,13 +39,10 @@ pub(super) fn parse<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> R
             ApiError::new(Kind::Invalid, format!("the body is not JSON: {problem}"))
         } else if path != "." {
             ApiError::field(path, problem)
-        } else if let Some(field) = culprit::<T>(body) {
+        } else if let Some(field) = culprit::<T>(body, problem) {
             ApiError::field(field, problem)
         } else {
-            ApiError::new(
-                Kind::Invalid,
-                format!("the body is not the JSON that this endpoint takes: {problem}"),
-            )
+            ApiError::new(Kind::Invalid, format!("the body is not what this endpoint takes: {problem}"))
         }
     })?;
     reader
@@ -59,19 +51,20 @@ pub(super) fn parse<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> R
     Ok(value)
 }
 
-/// Bodies above this size are not searched for the field that is wrong.
-const SEARCHED: usize = 1 << 20;
-
-/// The field without which the mistake is gone, where the path to it was lost in fields that are read together.
-fn culprit<T: DeserializeOwned>(body: &Bytes) -> Option<String> {
-    let object: Map<String, Value> =
-        serde_json::from_slice(Some(body).filter(|body| body.len() <= SEARCHED)?).ok()?;
-    let problem =
-        |object: Map<String, Value>| serde_json::from_value::<T>(object.into()).err().map(|e| e.to_string());
-    let without = |key: &String| {
+/// The field without which the mistake is gone, where the path to it was lost in fields that are read together. The
+/// message names a field that is missing.
+fn culprit<T: DeserializeOwned>(body: &Bytes, problem: &serde_json::Error) -> Option<String> {
+    if body.len() > SEARCHED_BYTES || problem.to_string().starts_with("missing field") {
+        return None;
+    }
+    let object: Map<String, Value> = serde_json::from_slice(body).ok()?;
+    if object.len() > SEARCHED_FIELDS {
+        return None;
+    }
+    let is_cured = |key: &&String| {
         let mut without = object.clone();
-        without.remove(key);
-        problem(without)
+        without.remove(*key);
+        serde_json::from_value::<T>(without.into()).is_ok()
     };
-    object.keys().find(|key| without(key).is_none()).cloned()
+    object.keys().find(is_cured).cloned()
 }

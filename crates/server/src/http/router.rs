@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -27,6 +27,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .route("/v1/models", get(models))
+        .route("/v1/models/{name}", get(one_model))
         .route("/v1/chat/completions", answered(openai::chat_completions))
         .route("/v1/completions", answered(openai::completions))
         .route("/v1/responses", answered(openai::responses))
@@ -54,8 +55,8 @@ where
     T: DeserializeOwned + Send + 'static,
     F: Future<Output = Result<Answer, ApiError>> + Send + 'static,
 {
-    post(move |State(service): Shared, headers: HeaderMap, bytes: Bytes| async move {
-        let request = match body::parse::<T>(&headers, &bytes) {
+    post(move |State(service): Shared, bytes: Bytes| async move {
+        let request = match body::parse::<T>(&bytes) {
             Ok(request) => request,
             Err(error) => return failed(error),
         };
@@ -88,8 +89,11 @@ async fn let_in(State(service): Shared, request: Request, next: Next) -> Respons
     {
         out.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
         out.insert(header::VARY, HeaderValue::from_static("origin"));
-        let names = HeaderValue::from_static("authorization, content-type, x-api-key");
-        out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names);
+        // Clients send headers of their own, which say nothing to this server.
+        if let Some(names) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
+            out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
+        }
+        out.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("retry-after"));
         out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
     }
     out.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -136,7 +140,7 @@ impl Dialect {
 }
 
 async fn health(State(service): Shared) -> Response {
-    if service.worker.is_alive() {
+    if service.worker.is_alive() && !service.metrics.is_lost() {
         return json_response(StatusCode::OK, &json!({"status": "ok"}));
     }
     failed(ApiError::new(Kind::Unavailable, "the server is stopping, or its engine has ended"))
@@ -149,6 +153,13 @@ async fn metrics(State(service): Shared) -> Response {
 
 async fn models(State(service): Shared) -> Response {
     json_response(StatusCode::OK, &openai::models(&service))
+}
+
+async fn one_model(State(service): Shared, Path(name): Path<String>) -> Response {
+    match service.check_model(Some(&name)) {
+        Ok(()) => json_response(StatusCode::OK, &openai::models(&service)["data"][0]),
+        Err(error) => failed(error),
+    }
 }
 
 async fn tags(State(service): Shared) -> Response {

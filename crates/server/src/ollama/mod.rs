@@ -28,6 +28,12 @@ enum Shape {
 pub(crate) async fn chat(service: Arc<Service>, request: ChatRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
     let is_stream = request.stream.unwrap_or(true);
+    if request.messages.is_empty() {
+        // Asking for nothing loads a model; this one is loaded.
+        let mut body = object(&service, Shape::Chat, "", "", Vec::new());
+        (body["done"], body["done_reason"]) = (true.into(), "load".into());
+        return Ok(Answer::Json(body));
+    }
     let prepared = service.prepare_chat(request.into_chat()?)?;
     let generation = service.start(&prepared, 0)?;
     answer(service, generation, Shape::Chat, is_stream).await

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::chat::{Chat, Common, Format, Sampling, ToolChoice};
 use crate::error::ApiError;
+use crate::nulls::null_is_default;
 
 /// Settings by the names of llama.cpp.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -26,11 +27,11 @@ pub(crate) struct Options {
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ChatRequest {
     pub model: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub messages: Vec<Map<String, Value>>,
     pub stream: Option<bool>,
     pub format: Option<Value>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub options: Options,
     pub tools: Option<Vec<Map<String, Value>>>,
     pub think: Option<Value>,
@@ -44,10 +45,10 @@ pub(crate) struct GenerateRequest {
     pub system: Option<String>,
     pub stream: Option<bool>,
     /// Whether the prompt is to be continued as it is, without a template.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub raw: bool,
     pub format: Option<Value>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub options: Options,
     pub think: Option<Value>,
 }

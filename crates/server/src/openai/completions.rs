@@ -42,9 +42,24 @@ pub(crate) async fn completions(
         "model": service.model_name(),
     });
     if request.stream {
-        return Ok(Answer::stream(move |events| stream(service, head, parts, include_usage, events)));
+        return Ok(Answer::stream(move |events| {
+            stream(service, head, parts, include_usage.then_some(answers), events)
+        }));
     }
-    whole(&service, head, parts).await.map(Answer::Json)
+    whole(&service, head, parts, answers).await.map(Answer::Json)
+}
+
+/// Usage of several prompts, of which each counts once however many answers it got.
+fn usage_of_prompts(usages: &[Usage], answers: usize) -> Value {
+    let mut total = usage_of(usages);
+    let prompts = usages.iter().step_by(answers.max(1));
+    let prompt: usize = prompts.clone().map(|usage| usage.prompt_tokens).sum();
+    let cached: usize = prompts.map(|usage| usage.reuse.tokens).sum();
+    let completion: usize = usages.iter().map(|usage| usage.completion_tokens).sum();
+    total["prompt_tokens"] = prompt.into();
+    total["prompt_tokens_details"]["cached_tokens"] = cached.into();
+    total["total_tokens"] = (prompt + completion).into();
+    total
 }
 
 struct Part {
@@ -53,6 +68,15 @@ struct Part {
 }
 
 fn prompts(service: &Service, field: PromptField, common: &Common) -> Result<Vec<Prepared>, ApiError> {
+    let count = match &field {
+        PromptField::Text(_) | PromptField::Tokens(_) => 1,
+        PromptField::Texts(many) => many.len(),
+        PromptField::TokenLists(many) => many.len(),
+    };
+    if count > MOST_PROMPTS {
+        let problem = format!("has {count} prompts; at most {MOST_PROMPTS} go at once");
+        return Err(ApiError::field("prompt", problem));
+    }
     let tokens =
         |tokens: Vec<u32>| service.prepare_prompt(Prompt::new(tokens, OutputStyle::PLAIN), common.clone());
     let text = |text: String| service.prepare_text(&text, common.clone());
@@ -64,9 +88,6 @@ fn prompts(service: &Service, field: PromptField, common: &Common) -> Result<Vec
     };
     match prepared.len() {
         0 => Err(ApiError::field("prompt", "is empty; give text or tokens")),
-        n if n > MOST_PROMPTS => {
-            Err(ApiError::field("prompt", format!("has {n} prompts; at most {MOST_PROMPTS} go at once")))
-        }
         _ => Ok(prepared),
     }
 }
@@ -101,7 +122,12 @@ fn choice(index: usize, text: &str, logprobs: Value, finish: Option<&str>) -> Va
     json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish})
 }
 
-async fn whole(service: &Service, mut head: Value, parts: Vec<Part>) -> Result<Value, ApiError> {
+async fn whole(
+    service: &Service,
+    mut head: Value,
+    parts: Vec<Part>,
+    answers: usize,
+) -> Result<Value, ApiError> {
     let (mut choices, mut usages) = (Vec::new(), Vec::new());
     for (index, Part { mut generation, echo }) in parts.into_iter().enumerate() {
         let (mut text, mut tokens, mut finish) = (echo.unwrap_or_default(), Vec::new(), "stop");
@@ -117,7 +143,7 @@ async fn whole(service: &Service, mut head: Value, parts: Vec<Part>) -> Result<V
         usages.push(generation.usage());
     }
     head["choices"] = choices.into();
-    head["usage"] = usage_of(&usages);
+    head["usage"] = usage_of_prompts(&usages, answers);
     head["mambo"] = extra_of(usages[0]);
     Ok(head)
 }
@@ -126,7 +152,7 @@ async fn stream(
     service: Arc<Service>,
     head: Value,
     parts: Vec<Part>,
-    include_usage: bool,
+    usage_answers: Option<usize>,
     events: EventSender,
 ) {
     let mut usages: Vec<Usage> = Vec::new();
@@ -166,10 +192,10 @@ async fn stream(
         }
         usages.push(generation.usage());
     }
-    if include_usage {
+    if let Some(answers) = usage_answers {
         let mut chunk = head.clone();
         chunk["choices"] = json!([]);
-        chunk["usage"] = usage_of(&usages);
+        chunk["usage"] = usage_of_prompts(&usages, answers);
         chunk["mambo"] = extra_of(usages[0]);
         events.send(&chunk).await;
     }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::chat::{Common, Format, Sampling, ToolChoice};
 use crate::error::{ApiError, Kind};
+use crate::nulls::null_is_default;
 use crate::service::Service;
 
 /// One string or several.
@@ -28,7 +29,7 @@ impl OneOrMany {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct StreamOptions {
     /// Whether a last chunk tells the tokens used.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub include_usage: bool,
 }
 
@@ -65,10 +66,10 @@ pub(crate) struct ChatCompletionRequest {
     pub max_completion_tokens: Option<i64>,
     /// Answers to give.
     pub n: Option<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub stream: bool,
     pub stream_options: Option<StreamOptions>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub logprobs: bool,
     pub top_logprobs: Option<i64>,
     /// Tools on offer.
@@ -103,13 +104,13 @@ pub(crate) struct CompletionRequest {
     #[serde(flatten)]
     pub sampling: SamplingFields,
     pub n: Option<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub stream: bool,
     pub stream_options: Option<StreamOptions>,
     /// Alternatives to report the log probabilities of.
     pub logprobs: Option<i64>,
     /// Whether the prompt is repeated before the answer.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub echo: bool,
     pub response_format: Option<Map<String, Value>>,
 }
@@ -149,9 +150,6 @@ impl SamplingFields {
             logit_bias.push((id, if bias <= -100.0 { f32::NEG_INFINITY } else { bias as f32 }));
         }
         let stop = self.stop.map(OneOrMany::into_vec).unwrap_or_default();
-        if stop.len() > 16 {
-            return Err(ApiError::field("stop", "has more than 16 strings"));
-        }
         // Others write -1 for all of them.
         let top_k = self.top_k.map(|k| if k == -1 { 0 } else { k });
         Ok(Common {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use mambo_engine::{Engine, EngineError, Event, SequenceId};
+use mambo_engine::{Engine, EngineError, Event, FinishReason, SequenceId};
 use mambo_kernel::Wait;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -44,41 +44,55 @@ pub(crate) enum Refusal {
 #[derive(Clone)]
 pub(crate) struct Worker {
     commands: UnboundedSender<Command>,
-    /// Jobs that were sent and have not started.
-    waiting: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
     queue: usize,
+    slots: usize,
+}
+
+/// Jobs that were sent and have not started, and those that run.
+#[derive(Default)]
+struct Counts {
+    waiting: AtomicUsize,
+    running: AtomicUsize,
 }
 
 impl Worker {
     /// Starts the thread.
     pub fn start(engine: Engine, queue: usize, metrics: Arc<Metrics>) -> std::io::Result<Worker> {
         let (commands, receiver) = unbounded_channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
+        let (counts, slots) = (Arc::<Counts>::default(), engine.config().max_sequences);
         let state = State {
             engine,
             jobs: HashMap::new(),
             commands: receiver,
-            waiting: Arc::clone(&waiting),
+            counts: Arc::clone(&counts),
             metrics,
             pace: Pace::new(),
             stop_at: None,
             swept: Instant::now(),
         };
         std::thread::Builder::new().name("engine".into()).spawn(move || state.run())?;
-        Ok(Worker { commands, waiting, queue })
+        Ok(Worker { commands, counts, queue, slots })
     }
 
     /// Hands a job over, unless too many wait.
     pub fn submit(&self, job: Job) -> Result<(), Refusal> {
-        let waiting = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let refusal = if waiting >= self.queue { Some(Refusal::Full(waiting)) } else { None };
+        let waiting = self.counts.waiting.fetch_add(1, Ordering::Relaxed);
+        // Those that find a free slot do not wait.
+        let free = self.slots.saturating_sub(self.counts.running.load(Ordering::Relaxed));
+        let refusal = (waiting >= self.queue + free).then_some(Refusal::Full(waiting));
         let sent = refusal.map_or_else(
             || self.commands.send(Command::Job(Box::new(job))).map_err(|_| Refusal::Stopping),
             Err,
         );
         sent.inspect_err(|_| {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
         })
+    }
+
+    /// Has something done with the engine between two steps.
+    pub fn tell(&self, tell: impl FnOnce(&mut Engine) + Send + 'static) {
+        let _ = self.commands.send(Command::Ask(Box::new(tell)));
     }
 
     /// Asks something of the engine between two steps; nothing if the worker has ended.
@@ -115,7 +129,7 @@ struct State {
     engine: Engine,
     jobs: HashMap<SequenceId, Running>,
     commands: UnboundedReceiver<Command>,
-    waiting: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
     metrics: Arc<Metrics>,
     pace: Pace,
     stop_at: Option<Instant>,
@@ -127,10 +141,15 @@ impl State {
         while self.take_commands() {
             let begin = Instant::now();
             self.engine.set_prompt_room(self.pace.prompt_room());
-            while self.engine.begin() {}
+            let mut begun = false;
+            while self.engine.begin() {
+                begun = true;
+            }
             let load = self.engine.last_step();
             let events = self.engine.end(Wait::Block).unwrap_or_default();
-            self.pace.note(load, begin.elapsed());
+            if begun {
+                self.pace.note(load, begin.elapsed());
+            }
             events.into_iter().for_each(|event| self.report(event));
             self.sweep();
             self.metrics.note_engine(&self.engine);
@@ -170,7 +189,7 @@ impl State {
 
     fn submit(&mut self, mut job: Job) {
         if job.updates.is_closed() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
             return;
         }
         match self.engine.submit(std::mem::take(&mut job.request)) {
@@ -178,7 +197,7 @@ impl State {
                 self.jobs.insert(id, Running { job, started: false, last_token: None });
             }
             Err(error) => {
-                self.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
                 let _ = job.updates.send(Update::Finished(failed(error)));
             }
         }
@@ -191,8 +210,9 @@ impl State {
         let (update, ends) = match event {
             Event::Started { reuse, .. } => {
                 running.started = true;
-                self.waiting.fetch_sub(1, Ordering::Relaxed);
-                self.metrics.note_start(now - running.job.arrived, reuse);
+                self.counts.running.fetch_add(1, Ordering::Relaxed);
+                self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.metrics.note_start(now - running.job.arrived);
                 (Update::Started(reuse), false)
             }
             Event::Token { choice, .. } => {
@@ -215,13 +235,16 @@ impl State {
     }
 
     fn forget(&mut self, id: SequenceId) {
-        if self.jobs.remove(&id).is_some_and(|running| !running.started) {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
+        let Some(running) = self.jobs.remove(&id) else { return };
+        let count = if running.started { &self.counts.running } else { &self.counts.waiting };
+        count.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn cancel(&mut self, id: SequenceId) {
         self.engine.cancel(id);
+        if let Some(running) = self.jobs.get(&id) {
+            self.metrics.note_finish(&FinishReason::Cancelled, running.job.arrived.elapsed());
+        }
         self.forget(id);
     }
 
@@ -248,6 +271,6 @@ impl State {
     }
 }
 
-fn failed(error: EngineError) -> mambo_engine::FinishReason {
-    mambo_engine::FinishReason::Failed(error.into())
+fn failed(error: EngineError) -> FinishReason {
+    FinishReason::Failed(error.into())
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::super::types::{count, format, thinking, tool_choice};
 use crate::chat::{Chat, Common, Sampling};
 use crate::error::ApiError;
+use crate::nulls::null_is_default;
 
 /// Text, or items.
 #[derive(Clone, Debug, Deserialize)]
@@ -32,7 +33,7 @@ pub(crate) struct ResponsesRequest {
     pub reasoning: Option<Map<String, Value>>,
     pub metadata: Option<Map<String, Value>>,
     pub store: Option<bool>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
     pub stream: bool,
 }
 

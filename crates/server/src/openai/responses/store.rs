@@ -7,13 +7,16 @@ use serde_json::Value;
 
 use crate::error::{ApiError, Kind};
 
-/// Responses that are remembered; the oldest go first.
+/// Responses that are remembered, and the text they may hold together; the oldest go first.
 const MOST: usize = 1024;
+const MOST_BYTES: usize = 64 << 20;
 
 #[derive(Default)]
 struct Kept {
     conversations: HashMap<String, Vec<Value>>,
-    order: VecDeque<String>,
+    /// Oldest first, with the bytes of each.
+    order: VecDeque<(String, usize)>,
+    bytes: usize,
 }
 
 /// Conversations by the id of their last response.
@@ -36,12 +39,14 @@ impl ResponseStore {
     /// Remembers a conversation.
     pub fn insert(&self, id: String, messages: Vec<Value>) {
         let mut kept = self.lock();
-        kept.order.push_back(id.clone());
+        let bytes = messages.iter().map(|message| message.to_string().len()).sum();
+        kept.bytes += bytes;
+        kept.order.push_back((id.clone(), bytes));
         kept.conversations.insert(id, messages);
-        while kept.order.len() > MOST {
-            if let Some(oldest) = kept.order.pop_front() {
-                kept.conversations.remove(&oldest);
-            }
+        while kept.order.len() > MOST || kept.bytes > MOST_BYTES {
+            let Some((oldest, bytes)) = kept.order.pop_front() else { break };
+            kept.bytes -= bytes;
+            kept.conversations.remove(&oldest);
         }
     }
 }
