@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn branches_turns_and_distances_are_marked() {
-        assert_eq!(marks(350, &[], 0, 0), [100, 200, 300, 349]);
+        assert_eq!(marks(350, &[], 0, 0), [100, 200, 349]);
         assert_eq!(marks(350, &[330], 120, 170), [170, 330], "what is near serves as well");
         assert_eq!(marks(350, &[240], 120, 170), [170, 240, 349]);
         assert_eq!(
