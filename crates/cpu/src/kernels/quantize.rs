@@ -28,15 +28,20 @@ fn abs<S: Simd>(v: S::F) -> S::F {
     S::from_bits(S::iand(S::bits(v), S::isplat(0x7fff_ffff)))
 }
 
+/// Magnitudes, of which NaN counts as infinite instead of getting lost in a maximum: it compares false. A function and
+/// not a closure, which would not be inlined into code of another instruction set.
+#[inline(always)]
+fn size<S: Simd>(v: S::F) -> S::F {
+    let infinity = S::splat(f32::INFINITY);
+    S::select_gt(infinity, abs::<S>(v), abs::<S>(v), infinity)
+}
+
 /// Quantises one block, zero beyond the end of the values.
 #[inline(always)]
 fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
     let (low, high) = x.split_at(x.len().min(LANES));
     let v = [S::load_part(low), S::load_part(high)];
-    // NaN compares false, so that it counts as infinite instead of getting lost in a maximum.
-    let infinity = S::splat(f32::INFINITY);
-    let size = |v: S::F| S::select_gt(infinity, abs::<S>(v), abs::<S>(v), infinity);
-    let (scale, inverse) = q8_scale(S::max_lane(S::max(size(v[0]), size(v[1]))));
+    let (scale, inverse) = q8_scale(S::max_lane(S::max(size::<S>(v[0]), size::<S>(v[1]))));
     let inverse = S::splat(inverse);
     let bytes: &mut [u8; BLOCK] = bytemuck::cast_mut(&mut out.codes);
     let (halves, _) = bytes.as_chunks_mut::<LANES>();
