@@ -20,5 +20,5 @@ pub mod tokenizer;
 pub use detokenizer::{Detokenizer, Specials};
 pub use error::{Result, TextError};
 pub use parse::{Answer, CallTags, Event, OutputParser, OutputStyle, ParseOptions, ReasoningStart};
-pub use template::{ChatRequest, ChatTemplate};
+pub use template::{ChatRequest, ChatTemplate, clock};
 pub use tokenizer::{GgufVocabulary, Tokenizer};

@@ -1,7 +1,7 @@
 //! A conversation to the prompt text, by the model's own Jinja chat template. Knows Jinja as published
 //! templates use it (Python's dialect); not tokens, and not what a model will answer.
 
-mod clock;
+pub mod clock;
 mod messages;
 mod methods;
 mod tojson;

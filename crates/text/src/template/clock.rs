@@ -1,4 +1,4 @@
-//! A time as text, for `strftime_now`. Knows the calendar in UTC; the caller knows the time, so a prompt
+//! A time as text, for `strftime_now` and whoever else writes one. Knows the calendar in UTC; the caller knows the time, so a prompt
 //! can be rendered again as it was.
 
 const MONTHS: [&str; 12] = [
@@ -33,7 +33,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
 }
 
 /// Formats `unix_s` by the directives of C's `strftime` that templates use; others stay as written.
-pub(super) fn format(unix_s: i64, format: &str) -> String {
+pub fn format(unix_s: i64, format: &str) -> String {
     let (days, seconds) = (unix_s.div_euclid(DAY_S), unix_s.rem_euclid(DAY_S));
     let (year, month, day) = civil(days);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
