@@ -30,8 +30,8 @@ pub use load::{
     EngineConfig, ModelGraphs, PlanOptions, Progress, SCORE_TOKENS, SnapshotRoom, TOKEN, Weights, optimise,
     plan,
 };
-pub use memory::{MemoryNeed, cache_layout, human_bytes};
-pub use prefix::{MatchEnd, PrefixCacheConfig, PrefixCacheStats, Reuse};
+pub use memory::{MemoryNeed, cache_layout, human_bytes, source_bytes};
+pub use prefix::{MatchEnd, PrefixCacheConfig, PrefixCacheStats, Reuse, common_prefix};
 pub use sample::{Choice, Logprobs, SamplingParams, argmax};
 pub use scheduler::StepLoad;
 pub use score::{ScoreOptions, ScoredRows};

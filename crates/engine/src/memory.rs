@@ -125,7 +125,7 @@ fn fits(need: u64, available: u64, place: &str, parts: &[(&str, u64)]) -> Result
 }
 
 /// Bytes of a weight in its stored form.
-pub(crate) fn source_bytes(weights: &dyn Weights, name: &str) -> Option<u64> {
+pub fn source_bytes(weights: &dyn Weights, name: &str) -> Option<u64> {
     let source = weights.weight(name)?;
     let cols = *source.shape().last()?;
     let rows: usize = source.shape().iter().rev().skip(1).product();

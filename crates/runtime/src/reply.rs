@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use mambo_engine::{Choice, Engine, Event, FinishReason, Request, SequenceId, Snapshot};
-use mambo_text::{Detokenizer, Event as Piece, OutputParser, ParseOptions};
+use mambo_text::Event as Piece;
 use serde_json::Value;
 
-use crate::{GenerateOptions, ModelText, Prompt, RuntimeError};
+use crate::{GenerateOptions, ModelText, Prompt, RuntimeError, TokenPieces};
 
 /// What came of a prompt.
 #[derive(Clone, Debug)]
@@ -70,9 +70,7 @@ impl Reply {
 pub struct ReplyStream {
     id: SequenceId,
     reply: Reply,
-    detokenizer: Detokenizer,
-    parser: OutputParser,
-    stop_tokens: Vec<u32>,
+    pieces: TokenPieces,
     finished: bool,
 }
 
@@ -85,8 +83,7 @@ impl ReplyStream {
         options: GenerateOptions,
     ) -> Result<ReplyStream, RuntimeError> {
         let reply = Reply::new(&prompt);
-        let detokenizer = Detokenizer::keeping(text.tokenizer(), &prompt.style.markers());
-        let parser = OutputParser::new(prompt.style, &prompt.tools, ParseOptions::default());
+        let pieces = TokenPieces::new(text, prompt.style, &prompt.tools);
         let id = engine.submit(Request {
             prompt: prompt.tokens,
             max_tokens: options.max_tokens,
@@ -96,8 +93,7 @@ impl ReplyStream {
             snapshot_at: prompt.snapshot_at,
             ..Request::default()
         })?;
-        let stop_tokens = text.stop_tokens().to_vec();
-        Ok(ReplyStream { id, reply, detokenizer, parser, stop_tokens, finished: false })
+        Ok(ReplyStream { id, reply, pieces, finished: false })
     }
 
     /// The sequence whose events this stream takes.
@@ -143,19 +139,15 @@ impl ReplyStream {
     }
 
     fn token(&mut self, choice: &Choice) -> Vec<Piece> {
-        let is_stop = self.stop_tokens.contains(&choice.token);
-        let text = if is_stop { String::new() } else { self.detokenizer.push(choice.token) };
         self.reply.choices.push(choice.clone());
-        let pieces = self.parser.push(&text);
+        let pieces = self.pieces.push(choice.token);
         self.keep(pieces)
     }
 
     fn finish(&mut self, reason: FinishReason) -> Vec<Piece> {
         self.finished = true;
         self.reply.finish = reason;
-        let rest = self.detokenizer.finish();
-        let mut pieces = self.parser.push(&rest);
-        pieces.extend(self.parser.finish());
+        let pieces = self.pieces.finish();
         self.keep(pieces)
     }
 

@@ -2,7 +2,7 @@
 //! sampling; and how requests become prompts.
 
 use mambo_checkpoint::{ConfigFiles, Metadata};
-use mambo_engine::SamplingParams;
+use mambo_engine::{SamplingParams, common_prefix};
 use mambo_text::{ChatRequest, ChatTemplate, OutputStyle, TextError, Tokenizer};
 use serde_json::{Value, json};
 
@@ -91,10 +91,6 @@ impl ModelText {
         say_thinking(template, &mut request);
         Ok(self.tokenizer.encode(&template.render(&request)?, false))
     }
-}
-
-fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
 
 impl Model {

@@ -10,6 +10,7 @@ use crate::generation::{Generation, TextOptions};
 use crate::grammar::Constraint;
 use crate::job::Job;
 use crate::service::Service;
+use crate::time::unix_seconds;
 
 /// Most strings that end an answer, and the longest of them in bytes.
 const MOST_STOPS: usize = 16;
@@ -176,7 +177,7 @@ impl Service {
         match sampling.problem() {
             Some(problem) => {
                 let field = problem.split([' ', ':']).next().unwrap_or_default().to_owned();
-                Err(ApiError::field(field, problem))
+                Err(ApiError { field: Some(field), ..ApiError::new(Kind::Invalid, problem) })
             }
             None => Ok(sampling),
         }
@@ -213,12 +214,6 @@ impl Service {
         };
         Ok(Generation::new(&self.text, options, prompt.tokens.len(), receiver))
     }
-}
-
-/// Seconds since 1970.
-pub(crate) fn unix_seconds() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs() as i64)
 }
 
 /// A seed for a request that names none.

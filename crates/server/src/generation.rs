@@ -1,11 +1,12 @@
 //! One answer as its tokens come from the engine: text, thought, tool calls, stop strings and log probabilities. What a
 //! dialect makes of it is the dialect's.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use mambo_engine::{FinishReason, Logprobs, Reuse};
-use mambo_runtime::{ModelText, Piece};
-use mambo_text::{Detokenizer, OutputParser, OutputStyle, ParseOptions};
+use mambo_runtime::{ModelText, Piece, TokenPieces};
+use mambo_text::OutputStyle;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -83,14 +84,12 @@ pub(crate) struct TextOptions {
 /// An answer that is being generated. Dropping it cancels the sequence.
 pub(crate) struct Generation {
     updates: UnboundedReceiver<Update>,
-    detokenizer: Detokenizer,
-    parser: OutputParser,
+    pieces: TokenPieces,
     stop: StopStrings,
-    stop_tokens: Vec<u32>,
     logprobs: bool,
     called: bool,
     thinking: bool,
-    ready: std::collections::VecDeque<Delta>,
+    ready: VecDeque<Delta>,
     ended: bool,
     begun: Instant,
     first_token: Option<Instant>,
@@ -107,11 +106,9 @@ impl Generation {
         let TextOptions { style, tools, stop, logprobs } = options;
         Generation {
             updates,
-            detokenizer: Detokenizer::keeping(text.tokenizer(), &style.markers()),
+            pieces: TokenPieces::new(text, style, &tools),
             thinking: style.starts_in_reasoning(),
-            parser: OutputParser::new(style, &tools, ParseOptions::default()),
             stop: StopStrings::new(stop),
-            stop_tokens: text.stop_tokens().to_vec(),
             logprobs,
             called: false,
             ready: Default::default(),
@@ -163,11 +160,8 @@ impl Generation {
                     self.ready
                         .push_back(Delta::Tokens(vec![TokenLogprobs { token: choice.token, logprobs }]));
                 }
-                if !self.stop_tokens.contains(&choice.token) {
-                    let text = self.detokenizer.push(choice.token);
-                    let pieces = self.parser.push(&text);
-                    self.give(pieces);
-                }
+                let pieces = self.pieces.push(choice.token);
+                self.give(pieces);
             }
             Update::Finished(reason) => self.finish(reason),
             Update::TimedOut => self.close(End::TimedOut),
@@ -187,9 +181,7 @@ impl Generation {
 
     /// Gives out what was held back, then ends.
     fn close(&mut self, end: End) {
-        let rest = self.detokenizer.finish();
-        let mut pieces = self.parser.push(&rest);
-        pieces.extend(self.parser.finish());
+        let pieces = self.pieces.finish();
         self.give(pieces);
         if self.ended {
             return;

@@ -11,7 +11,7 @@ pub struct ModelInfo {
     pub parameter_size: String,
     /// The type of most weights.
     pub quantization: String,
-    /// Bytes of its files.
+    /// Bytes of the tensors in its files.
     pub file_bytes: u64,
     /// What names its weights.
     pub fingerprint: String,

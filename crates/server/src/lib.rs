@@ -30,4 +30,4 @@ mod worker;
 pub use config::ServerConfig;
 pub use info::ModelInfo;
 pub use serve::{ServeError, Server};
-pub use view::model_view;
+pub use view::{file_bytes, model_view};

@@ -8,13 +8,13 @@ use std::time::Duration;
 use mambo_runtime::{Engine, ModelText};
 use tokio::net::TcpListener;
 
-use crate::chat::unix_seconds;
 use crate::config::ServerConfig;
 use crate::grammar::Grammars;
 use crate::http::router;
 use crate::info::ModelInfo;
 use crate::metrics::Metrics;
 use crate::service::Service;
+use crate::time::unix_seconds;
 use crate::worker::Worker;
 
 /// Time for the last bytes of answers that were ended.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use mambo_engine::Engine;
+use mambo_engine::{Engine, source_bytes};
 use mambo_kernel::WeightSource;
 use mambo_model::Mixer;
 use mambo_runtime::{Model, RuntimeError};
@@ -30,11 +30,10 @@ pub fn model_view(model: &Model, engine: &Engine) -> Result<Value, RuntimeError>
     let mut sizes: BTreeMap<usize, (u64, u64)> = BTreeMap::new();
     for key in &program.weights {
         let (Some(layer), Some(weight)) = (layer_of(&key.name), weights.get(&key.name)) else { continue };
-        let cols = weight.shape().last().copied().unwrap_or(0);
         let elems: usize = weight.shape().iter().product();
-        let bytes = weight.dtype().row_bytes(cols).unwrap_or(0) * (elems / cols.max(1));
+        let bytes = source_bytes(&weights, &key.name).unwrap_or(0);
         let size = sizes.entry(layer).or_default();
-        *size = (size.0 + elems as u64, size.1 + bytes as u64);
+        *size = (size.0 + elems as u64, size.1 + bytes);
     }
     let layout = engine.cache_layout();
     let (kv_layers, state_layers) = (layout.kv_layers.len().max(1), layout.state_layers.len().max(1));
@@ -70,7 +69,7 @@ pub fn model_view(model: &Model, engine: &Engine) -> Result<Value, RuntimeError>
     let states = layout.slot_bytes() as u64 * layout.slots as u64;
     Ok(json!({
         "architecture": model.spec.architecture, "parameters": model.spec.parameters().total,
-        "file_bytes": engine.backend().weight_bytes(), "backend": engine.backend().name(),
+        "file_bytes": file_bytes(model), "backend": engine.backend().name(),
         "context_tokens": config.context_tokens, "vocabulary": model.spec.vocab,
         "max_sequences": config.max_sequences, "layers": layers.collect::<Vec<_>>(),
         "memory": {
@@ -79,6 +78,11 @@ pub fn model_view(model: &Model, engine: &Engine) -> Result<Value, RuntimeError>
             "prefix_cache": config.prefix_cache.map_or(0, |cache| cache.bytes),
         },
     }))
+}
+
+/// Bytes of the tensors in a model's files.
+pub fn file_bytes(model: &Model) -> u64 {
+    model.checkpoint.tensors().map(|tensor| tensor.byte_len()).sum()
 }
 
 /// `/api/mambo/model`.

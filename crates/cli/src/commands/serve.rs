@@ -9,7 +9,7 @@ use clap::Args;
 use mambo_checkpoint::Metadata;
 use mambo_engine::{PrefixCacheConfig, human_bytes};
 use mambo_runtime::{Engine, LoadOptions, Model};
-use mambo_server::{ModelInfo, Server, ServerConfig, model_view};
+use mambo_server::{ModelInfo, Server, ServerConfig, file_bytes, model_view};
 
 use crate::amounts::{context_text, counted, short_count};
 use crate::args::ModelArgs;
@@ -147,9 +147,8 @@ fn reserved(engine: &Engine, name: &str, args: &ServeArgs) -> String {
 
 fn info(model: &Model, engine: &Engine) -> Result<ModelInfo> {
     let is_gguf = matches!(model.checkpoint.metadata(), Metadata::Gguf(_));
-    let tensors = || model.checkpoint.tensors();
     let mut types: Vec<(String, u64)> = Vec::new();
-    for tensor in tensors() {
+    for tensor in model.checkpoint.tensors() {
         let name = tensor.dtype.to_string();
         match types.iter_mut().find(|(known, _)| *known == name) {
             Some((_, elems)) => *elems += tensor.shape.elems() as u64,
@@ -162,7 +161,7 @@ fn info(model: &Model, engine: &Engine) -> Result<ModelInfo> {
         format: if is_gguf { "gguf" } else { "safetensors" }.to_owned(),
         parameter_size: short_count(model.spec.parameters().total).replace(' ', ""),
         quantization: main_type,
-        file_bytes: engine.backend().weight_bytes(),
+        file_bytes: file_bytes(model),
         fingerprint: engine.fingerprint().to_string(),
         view: model_view(model, engine)?,
         vocabulary: model.spec.vocab,

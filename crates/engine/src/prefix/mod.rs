@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use marks::{Marks, WORTH_WAITING};
-pub(crate) use tree::common_prefix;
+pub use tree::common_prefix;
 use tree::{NodeId, RadixTree};
 
 use crate::snapshot::{Snapshot, SnapshotCell};

@@ -189,7 +189,7 @@ impl<T> RadixTree<T> {
 }
 
 /// Tokens that two paths start with alike.
-pub(crate) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
 

@@ -81,7 +81,7 @@ pub(super) fn json_response(status: StatusCode, value: &Value) -> Response {
 
 struct Events(Receiver<Bytes>);
 
-impl futures_core::Stream for Events {
+impl futures_util::Stream for Events {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {

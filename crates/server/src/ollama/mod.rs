@@ -9,13 +9,12 @@ use serde_json::{Value, json};
 
 pub(crate) use request::{ChatRequest, GenerateRequest, ShowRequest};
 
-use crate::chat::unix_seconds;
 use crate::error::ApiError;
 use crate::generation::{Delta, End, Generation, Usage};
 use crate::http::{Answer, EventSender};
 use crate::openai::finish_error;
 use crate::service::Service;
-use crate::time::rfc3339;
+use crate::time::{rfc3339, unix_seconds};
 
 /// What an answer looks like: a message, or text alone.
 #[derive(Clone, Copy, PartialEq, Eq)]

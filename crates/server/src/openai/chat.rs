@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 
 use super::types::{ChatCompletionRequest, count, error_body, format, thinking, tool_choice};
-use crate::chat::{Chat, Prepared, unix_seconds};
+use crate::chat::Chat;
 use crate::error::{ApiError, Kind};
 use crate::generation::{Delta, End, Generation, TokenLogprobs, Usage};
 use crate::http::{Answer, EventSender};
 use crate::service::Service;
+use crate::time::unix_seconds;
 
 /// Most answers to one request.
 pub(super) const MOST_ANSWERS: i64 = 16;
@@ -35,7 +37,7 @@ pub(crate) async fn chat_completions(
     };
     if stream {
         return Ok(Answer::stream(move |events| {
-            stream_chat(service, head, prepared, generations, include_usage, events)
+            stream_chat(service, head, generations, include_usage, events)
         }));
     }
     whole_chat(&service, head, generations).await.map(Answer::Json)
@@ -212,7 +214,6 @@ async fn whole_chat(service: &Service, head: Head, generations: Vec<Generation>)
 async fn stream_chat(
     service: Arc<Service>,
     head: Head,
-    _prepared: Prepared,
     generations: Vec<Generation>,
     include_usage: bool,
     events: EventSender,
@@ -279,23 +280,4 @@ async fn stream_one(
         }
     }
     Some(generation.usage())
-}
-
-/// Waits for all of some futures.
-async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
-    std::future::poll_fn(|context| {
-        let mut pending = false;
-        for (future, output) in &mut futures {
-            if output.is_none() {
-                match future.as_mut().poll(context) {
-                    std::task::Poll::Ready(value) => *output = Some(value),
-                    std::task::Poll::Pending => pending = true,
-                }
-            }
-        }
-        if pending { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
-    })
-    .await;
-    futures.into_iter().filter_map(|(_, output)| output).collect()
 }

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::chat::{MOST_ANSWERS, extra_of, finish_reason, usage_of};
 use super::types::{CompletionRequest, PromptField, count, error_body, format};
-use crate::chat::{Common, Prepared, unix_seconds};
+use crate::chat::{Common, Prepared};
 use crate::error::ApiError;
 use crate::generation::{Delta, Generation, TokenLogprobs, Usage};
 use crate::http::{Answer, EventSender};
 use crate::service::Service;
+use crate::time::unix_seconds;
 
 /// Most prompts of one request.
 const MOST_PROMPTS: usize = 64;

@@ -21,12 +21,10 @@ use pace::Pace;
 /// How often deadlines and clients that have gone are looked for.
 const SWEEP: Duration = Duration::from_millis(50);
 
-/// A question about the engine itself.
-pub(crate) type Ask = Box<dyn FnOnce(&mut Engine) + Send>;
-
 enum Command {
     Job(Box<Job>),
-    Ask(Ask),
+    /// Something to do with the engine itself.
+    Tell(Box<dyn FnOnce(&mut Engine) + Send>),
     /// No more jobs; those that run may go on until then.
     Stop(Instant),
 }
@@ -80,7 +78,7 @@ impl Worker {
         let waiting = self.counts.waiting.fetch_add(1, Ordering::Relaxed);
         // Those that find a free slot do not wait.
         let free = self.slots.saturating_sub(self.counts.running.load(Ordering::Relaxed));
-        let refusal = (waiting >= self.queue + free).then_some(Refusal::Full(waiting));
+        let refusal = (waiting >= self.queue.saturating_add(free)).then_some(Refusal::Full(waiting));
         let sent = refusal.map_or_else(
             || self.commands.send(Command::Job(Box::new(job))).map_err(|_| Refusal::Stopping),
             Err,
@@ -92,7 +90,7 @@ impl Worker {
 
     /// Has something done with the engine between two steps.
     pub fn tell(&self, tell: impl FnOnce(&mut Engine) + Send + 'static) {
-        let _ = self.commands.send(Command::Ask(Box::new(tell)));
+        let _ = self.commands.send(Command::Tell(Box::new(tell)));
     }
 
     /// Asks something of the engine between two steps; nothing if the worker has ended.
@@ -101,10 +99,7 @@ impl Worker {
         ask: impl FnOnce(&mut Engine) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
-        let ask: Ask = Box::new(move |engine| {
-            let _ = sender.send(ask(engine));
-        });
-        self.commands.send(Command::Ask(ask)).ok()?;
+        self.tell(move |engine| _ = sender.send(ask(engine)));
         receiver.await.ok()
     }
 
@@ -178,7 +173,7 @@ impl State {
             };
             match command {
                 Command::Job(job) => self.submit(*job),
-                Command::Ask(ask) => ask(&mut self.engine),
+                Command::Tell(tell) => tell(&mut self.engine),
                 Command::Stop(at) => {
                     self.stop_at = Some(at);
                     self.commands.close();

@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 pub(crate) use request::ResponsesRequest;
 pub(crate) use store::ResponseStore;
 
-use crate::chat::unix_seconds;
 use crate::error::ApiError;
 use crate::generation::{Delta, End, Generation, Usage};
 use crate::http::Answer;
 use crate::service::Service;
+use crate::time::unix_seconds;
 
 /// Answers input, at once or as it comes.
 pub(crate) async fn responses(service: Arc<Service>, request: ResponsesRequest) -> Result<Answer, ApiError> {
