@@ -24,6 +24,12 @@ pub struct ServerConfig {
     pub body_bytes: usize,
     /// How long streams may go on after the server was told to stop.
     pub grace: Duration,
+    /// Connections that may be open at the same time; more are answered 503 and closed.
+    pub connections: usize,
+    /// How long a client may take to send the head of a request, or to send none on an open connection.
+    pub head_timeout: Duration,
+    /// How long a client may read nothing of its answer.
+    pub read_timeout: Duration,
 }
 
 impl ServerConfig {
@@ -39,6 +45,9 @@ impl ServerConfig {
             time_limit: Duration::from_secs(30 * 60),
             body_bytes: 32 << 20,
             grace: Duration::from_secs(20),
+            connections: 512,
+            head_timeout: Duration::from_secs(30),
+            read_timeout: Duration::from_secs(30),
         }
     }
 }

@@ -18,6 +18,7 @@ type Labels = Vec<(String, String)>;
 pub(crate) struct Metrics {
     registry: Registry,
     running: Gauge,
+    connections: Gauge,
     waiting: Gauge,
     cache_bytes: Gauge,
     cache_queries: Counter,
@@ -41,6 +42,7 @@ impl Metrics {
         let mut metrics = Metrics {
             registry: Registry::default(),
             running: Gauge::default(),
+            connections: Gauge::default(),
             waiting: Gauge::default(),
             cache_bytes: Gauge::default(),
             cache_queries: Counter::default(),
@@ -64,6 +66,7 @@ impl Metrics {
         let registry = &mut self.registry;
         registry.register("vllm:num_requests_running", "Sequences that hold a slot", self.running.clone());
         registry.register("vllm:num_requests_waiting", "Requests that wait for a slot", self.waiting.clone());
+        registry.register("mambo:connections", "Connections that are open", self.connections.clone());
         let text = "Prompt tokens that were looked up in the prefix cache";
         registry.register("vllm:prefix_cache_queries", text, self.cache_queries.clone());
         let text = "Prompt tokens that the prefix cache restored";
@@ -110,6 +113,11 @@ impl Metrics {
     /// Prompt tokens and generated tokens so far.
     pub fn tokens(&self) -> [u64; 2] {
         [self.prompt_tokens.get(), self.generated_tokens.get()]
+    }
+
+    /// Counts connections: 1 more, or 1 less.
+    pub fn note_connection(&self, change: i64) {
+        self.connections.inc_by(change);
     }
 
     pub fn note_refusal(&self) {

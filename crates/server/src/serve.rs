@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use crate::config::ServerConfig;
 use crate::grammar::Grammars;
-use crate::http::router;
+use crate::http::{self, Limits, router};
 use crate::info::ModelInfo;
 use crate::metrics::Metrics;
 use crate::service::Service;
@@ -34,9 +34,6 @@ pub enum ServeError {
     /// The system refused a thread.
     #[error("cannot start the engine's thread: {0}")]
     Thread(std::io::Error),
-    /// The listener failed.
-    #[error("the server failed: {0}")]
-    Serve(std::io::Error),
 }
 
 /// A server that listens and has not answered yet.
@@ -89,20 +86,13 @@ impl Server {
     pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
         let grace = self.service.config.grace;
         let worker = self.service.worker.clone();
-        let (told, was_told) = tokio::sync::oneshot::channel();
-        let serving = axum::serve(self.listener, router(self.service)).with_graceful_shutdown(async move {
+        let limits = Limits::of(&self.service.config);
+        let stop = async move {
             stop.await;
             worker.stop(grace);
-            let _ = told.send(());
-        });
-        // A client that reads nothing would keep its connection open for ever.
-        let patience = async {
-            let _ = was_told.await;
-            tokio::time::sleep(grace + LAST_BYTES).await;
         };
-        tokio::select! {
-            served = serving => served.map_err(ServeError::Serve),
-            () = patience => Ok(()),
-        }
+        let open = Arc::clone(&self.service.metrics);
+        http::serve(self.listener, router(self.service), limits, open, stop, grace + LAST_BYTES).await;
+        Ok(())
     }
 }

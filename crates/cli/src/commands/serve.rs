@@ -41,6 +41,9 @@ pub struct ServeArgs {
     /// Requests that may wait; more are told to come back
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub queue: usize,
+    /// Connections that may be open at the same time; more are refused
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub max_connections: usize,
     /// Longest time for one request, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 1800)]
     pub time_limit: u64,
@@ -62,6 +65,9 @@ pub struct ServeArgs {
 pub fn run(args: &ServeArgs) -> Result<()> {
     if args.max_sequences == 0 {
         bail!("--max-sequences is 0; at least one answer must run");
+    }
+    if args.max_connections == 0 {
+        bail!("--max-connections is 0; at least one client must get in");
     }
     let config = config(args)?;
     let model = open::model(args.model.model.as_deref())?;
@@ -97,6 +103,7 @@ fn config(args: &ServeArgs) -> Result<ServerConfig> {
         cors_origins: args.cors.clone(),
         host_names: args.host_name.clone(),
         queue: args.queue,
+        connections: args.max_connections,
         time_limit: Duration::from_secs(args.time_limit),
         ..ServerConfig::new(SocketAddr::new(args.host, args.port), "")
     })

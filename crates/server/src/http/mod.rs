@@ -1,9 +1,12 @@
-//! HTTP: the router, who is let in, bodies, streams. Dialects know none of it.
+//! HTTP: connections, the router, who is let in, bodies, streams. Dialects know none of it.
 
 mod answer;
 mod body;
+mod connections;
 mod guard;
+mod patience;
 mod router;
 
 pub(crate) use answer::{Answer, EventSender};
+pub(crate) use connections::{Limits, serve};
 pub(crate) use router::router;
