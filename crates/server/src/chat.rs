@@ -1,14 +1,18 @@
 //! A chat request as every dialect asks it, and how it becomes a prompt, a grammar and a job.
 
+use std::sync::Arc;
+
 use mambo_engine::{Request, SamplingParams};
 use mambo_runtime::{ChatRequest, Prompt};
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::unbounded_channel;
 
+use crate::asked::Asked;
 use crate::error::{ApiError, Kind};
 use crate::generation::{Generation, TextOptions};
-use crate::grammar::Constraint;
+use crate::grammar::{CompiledGrammar, Constraint};
 use crate::job::Job;
+use crate::record::AnswerRecord;
 use crate::service::Service;
 use crate::time::unix_seconds;
 
@@ -67,7 +71,8 @@ pub(crate) struct Common {
     pub sampling: Sampling,
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
-    pub priority: i32,
+    /// Higher first; none leaves it to the headers.
+    pub priority: Option<i32>,
     pub format: Format,
 }
 
@@ -89,12 +94,12 @@ pub(crate) struct Prepared {
     turn_ends: Vec<usize>,
     common: Common,
     sampling: SamplingParams,
-    constraint: Option<Constraint>,
+    grammar: Option<CompiledGrammar>,
 }
 
 impl Service {
     /// Renders a conversation and checks all that can be checked before it runs.
-    pub fn prepare_chat(&self, chat: Chat) -> Result<Prepared, ApiError> {
+    pub fn prepare_chat_now(&self, chat: Chat) -> Result<Prepared, ApiError> {
         let (tool_choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
         let (request, mut common) = self.chat_request(chat);
         let (mut prompt, turn_end) = self.text.chat_with_history(request)?;
@@ -118,13 +123,8 @@ impl Service {
         (request, chat.common)
     }
 
-    /// The same for text to go on with.
-    pub fn prepare_text(&self, text: &str, common: Common) -> Result<Prepared, ApiError> {
-        self.prepare_prompt(self.text.plain(text), common)
-    }
-
-    /// The same for tokens to go on with.
-    pub fn prepare_prompt(&self, prompt: Prompt, common: Common) -> Result<Prepared, ApiError> {
+    /// The same for text or tokens to go on with.
+    pub fn prepare_prompt_now(&self, prompt: Prompt, common: Common) -> Result<Prepared, ApiError> {
         let constraint =
             Constraint::of(&ToolChoice::Auto, true, &common.format, &prompt, self.text.tokenizer())?;
         self.prepared(prompt, None, common, constraint)
@@ -153,11 +153,9 @@ impl Service {
         if tokens == 0 {
             return Err(ApiError::new(Kind::Invalid, "the prompt is empty; give at least one token"));
         }
-        if let Some(constraint) = &constraint {
-            // A grammar that cannot be compiled is the request's fault, and is told before anything runs.
-            self.grammars.mask(constraint)?;
-        }
-        Ok(Prepared { prompt, turn_ends: turn_end.into_iter().collect(), common, sampling, constraint })
+        // A grammar that cannot be compiled is the request's fault, and is told before anything runs.
+        let grammar = constraint.map(|constraint| self.grammars.compile(constraint)).transpose()?;
+        Ok(Prepared { prompt, turn_ends: turn_end.into_iter().collect(), common, sampling, grammar })
     }
 
     fn sampling(&self, asked: &Sampling) -> Result<SamplingParams, ApiError> {
@@ -182,11 +180,13 @@ impl Service {
             None => Ok(sampling),
         }
     }
+}
 
+impl Asked {
     /// Starts an answer; `index` tells several answers to one request apart.
     pub fn start(&self, prepared: &Prepared, index: usize) -> Result<Generation, ApiError> {
-        let Prepared { prompt, turn_ends, common, sampling, constraint } = prepared;
-        let mask = constraint.as_ref().map(|constraint| self.grammars.mask(constraint)).transpose()?;
+        let Prepared { prompt, turn_ends, common, sampling, grammar } = prepared;
+        let mask = grammar.as_ref().map(|grammar| self.grammars.mask(grammar));
         let mut sampling = sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(index as u64);
         let request = Request {
@@ -196,7 +196,7 @@ impl Service {
             sampling,
             uses_cache: true,
             turn_ends: turn_ends.clone(),
-            priority: common.priority,
+            priority: common.priority.or(self.priority).unwrap_or(0),
             ..Request::default()
         };
         let (sender, receiver) = unbounded_channel();
@@ -212,7 +212,12 @@ impl Service {
             stop: common.stop.clone(),
             logprobs: common.sampling.logprobs.is_some(),
         };
-        Ok(Generation::new(&self.text, options, prompt.tokens.len(), receiver))
+        if self.config.log_prompts {
+            let prompt = self.text.tokenizer().decode(&prompt.tokens, false);
+            tracing::info!(id = %self.record.id, prompt, "prompt");
+        }
+        let record = AnswerRecord::new(Arc::clone(&self.record), index == 0, self.config.log_prompts);
+        Ok(Generation::new(&self.text, options, prompt.tokens.len(), receiver, record))
     }
 }
 

@@ -30,6 +30,8 @@ pub struct ServerConfig {
     pub head_timeout: Duration,
     /// How long a client may read nothing of its answer.
     pub read_timeout: Duration,
+    /// Whether prompts and answers are logged.
+    pub log_prompts: bool,
 }
 
 impl ServerConfig {
@@ -48,6 +50,7 @@ impl ServerConfig {
             connections: 512,
             head_timeout: Duration::from_secs(30),
             read_timeout: Duration::from_secs(30),
+            log_prompts: false,
         }
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::error::{ApiError, Kind};
 use crate::job::Update;
+use crate::record::AnswerRecord;
 use crate::stop::StopStrings;
 
 /// Something that a client may be told.
@@ -62,6 +63,20 @@ pub(crate) enum End {
     Failed(ApiError),
 }
 
+impl End {
+    /// Its name in logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            End::Stop | End::StopString(_) => "stop",
+            End::Length => "length",
+            End::ToolCalls => "tool_calls",
+            End::TimedOut => "time_limit",
+            End::ShuttingDown => "shutdown",
+            End::Failed(_) => "error",
+        }
+    }
+}
+
 /// What an answer took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
@@ -94,6 +109,13 @@ pub(crate) struct Generation {
     begun: Instant,
     first_token: Option<Instant>,
     usage: Usage,
+    record: AnswerRecord,
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        self.record.close(&self.usage);
+    }
 }
 
 impl Generation {
@@ -102,6 +124,7 @@ impl Generation {
         options: TextOptions,
         prompt_tokens: usize,
         updates: UnboundedReceiver<Update>,
+        record: AnswerRecord,
     ) -> Generation {
         let TextOptions { style, tools, stop, logprobs } = options;
         Generation {
@@ -116,6 +139,7 @@ impl Generation {
             begun: Instant::now(),
             first_token: None,
             usage: Usage { prompt_tokens, ..Usage::default() },
+            record,
         }
     }
 
@@ -196,6 +220,7 @@ impl Generation {
 
     fn end(&mut self, end: End) {
         self.ended = true;
+        self.record.note_end(&end);
         self.ready.push_back(Delta::End(end));
         // The engine need not go on for an answer that has ended.
         self.updates.close();
@@ -206,6 +231,7 @@ impl Generation {
             if self.ended {
                 return;
             }
+            self.record.note_piece(&piece);
             match piece {
                 Piece::Reasoning(text) => self.ready.push_back(Delta::Reasoning(text)),
                 Piece::Content(text) => {

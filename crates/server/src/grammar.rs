@@ -198,6 +198,12 @@ fn compact(schema: &Value) -> Value {
 /// What ends a thought.
 const END_OF_THOUGHT: &[u8] = b"</think>";
 
+/// A grammar that is ready, at its start.
+pub(crate) struct CompiledGrammar {
+    matcher: Matcher,
+    after_thought: bool,
+}
+
 /// Compiles grammars for one vocabulary.
 pub(crate) struct Grammars {
     factory: Result<ParserFactory, String>,
@@ -216,17 +222,22 @@ impl Grammars {
         Grammars { factory, tokenizer: tokenizer.clone() }
     }
 
-    /// A mask after a grammar, or what is wrong with it.
-    pub fn mask(&self, constraint: &Constraint) -> Result<Arc<dyn TokenMask>, ApiError> {
+    /// Compiles a grammar, or says what is wrong with it.
+    pub fn compile(&self, constraint: Constraint) -> Result<CompiledGrammar, ApiError> {
         let factory = self.factory.as_ref().map_err(|error| ApiError::new(Kind::Internal, error.clone()))?;
-        let parser = factory.create_parser(constraint.grammar.clone());
-        let parser = parser.map_err(|error| ApiError::field(constraint.field, error))?;
-        let matcher = Matcher::new(Ok(parser));
-        let thought = constraint.after_thought.then(Vec::new);
-        Ok(Arc::new(GrammarMask {
+        let Constraint { grammar, field, after_thought } = constraint;
+        let parser = factory.create_parser(grammar).map_err(|error| ApiError::field(field, error))?;
+        Ok(CompiledGrammar { matcher: Matcher::new(Ok(parser)), after_thought })
+    }
+
+    /// A mask for one answer after a grammar.
+    pub fn mask(&self, grammar: &CompiledGrammar) -> Arc<dyn TokenMask> {
+        let matcher = grammar.matcher.deep_clone();
+        let thought = grammar.after_thought.then(Vec::new);
+        Arc::new(GrammarMask {
             tokenizer: self.tokenizer.clone(),
             state: Mutex::new(State { matcher, seen: 0, thought }),
-        }))
+        })
     }
 }
 

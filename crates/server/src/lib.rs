@@ -6,6 +6,7 @@
 //! ```
 
 mod anthropic;
+mod asked;
 mod chat;
 mod config;
 mod error;
@@ -19,6 +20,7 @@ mod nulls;
 mod ollama;
 mod openai;
 mod page;
+mod record;
 mod serve;
 mod service;
 mod stop;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mambo_runtime::{Engine, ModelText};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use crate::config::ServerConfig;
 use crate::grammar::Grammars;
@@ -17,6 +18,8 @@ use crate::service::Service;
 use crate::time::unix_seconds;
 use crate::worker::Worker;
 
+/// Prompts that are rendered and cut into tokens at the same time. Few: the engine wants the cores.
+const TEXT_THREADS: usize = 4;
 /// Time for the last bytes of answers that were ended.
 const LAST_BYTES: Duration = Duration::from_secs(3);
 
@@ -73,6 +76,7 @@ impl Server {
             next_id,
             watchers: Default::default(),
             responses: Default::default(),
+            text_places: Arc::new(Semaphore::new(TEXT_THREADS)),
         };
         Ok(Server { listener, address, service: Arc::new(service) })
     }
@@ -89,10 +93,13 @@ impl Server {
         let limits = Limits::of(&self.service.config);
         let stop = async move {
             stop.await;
+            tracing::info!(grace_s = grace.as_secs(), "stopping");
             worker.stop(grace);
         };
+        tracing::info!(address = %self.address, model = self.service.model_name(), "listening");
         let open = Arc::clone(&self.service.metrics);
         http::serve(self.listener, router(self.service), limits, open, stop, grace + LAST_BYTES).await;
+        tracing::info!("stopped");
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mambo_runtime::ModelText;
+use tokio::sync::Semaphore;
 
 use crate::config::ServerConfig;
 use crate::error::{ApiError, Kind};
@@ -28,6 +29,8 @@ pub(crate) struct Service {
     pub next_id: AtomicU64,
     pub watchers: Watchers,
     pub responses: ResponseStore,
+    /// Places for work on text that takes long.
+    pub text_places: Arc<Semaphore>,
 }
 
 impl Service {

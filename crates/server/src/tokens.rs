@@ -1,14 +1,12 @@
 //! `/tokenize` and `/detokenize`.
 
-use std::sync::Arc;
-
 use mambo_runtime::ChatRequest;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::asked::Asked;
 use crate::error::ApiError;
 use crate::http::Answer;
-use crate::service::Service;
 
 /// Text or a conversation to cut into tokens.
 #[derive(Debug, Deserialize)]
@@ -30,15 +28,16 @@ pub(crate) struct DetokenizeRequest {
     pub tokens: Vec<u32>,
 }
 
-pub(crate) async fn tokenize(service: Arc<Service>, request: TokenizeRequest) -> Result<Answer, ApiError> {
+pub(crate) async fn tokenize(service: Asked, request: TokenizeRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
     let tokens = match (request.prompt, request.messages) {
         (Some(text), None) => {
-            service.text.tokenizer().encode(&text, request.add_special_tokens.unwrap_or(true))
+            let adds = request.add_special_tokens.unwrap_or(true);
+            service.work(move |service| Ok(service.text.tokenizer().encode(&text, adds))).await?
         }
         (None, Some(messages)) => {
             let messages = messages.into_iter().map(Value::Object).collect();
-            service.text.chat(ChatRequest::new(messages))?.tokens
+            service.work(|service| Ok(service.text.chat(ChatRequest::new(messages))?.tokens)).await?
         }
         _ => return Err(ApiError::field("prompt", "give either `prompt` or `messages`")),
     };
@@ -47,10 +46,7 @@ pub(crate) async fn tokenize(service: Arc<Service>, request: TokenizeRequest) ->
     ))
 }
 
-pub(crate) async fn detokenize(
-    service: Arc<Service>,
-    request: DetokenizeRequest,
-) -> Result<Answer, ApiError> {
+pub(crate) async fn detokenize(service: Asked, request: DetokenizeRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
     let tokenizer = service.text.tokenizer();
     if let Some(token) = request.tokens.iter().find(|token| **token as usize >= tokenizer.vocab_size()) {

@@ -3,12 +3,11 @@
 mod request;
 mod stream;
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 
 pub(crate) use request::{CountRequest, MessagesRequest};
 
+use crate::asked::Asked;
 use crate::error::{ApiError, Kind};
 use crate::generation::{Delta, End, Generation, Usage};
 use crate::http::Answer;
@@ -16,10 +15,10 @@ use crate::openai::finish_error;
 use crate::service::Service;
 
 /// Answers a conversation, at once or as it comes.
-pub(crate) async fn messages(service: Arc<Service>, request: MessagesRequest) -> Result<Answer, ApiError> {
+pub(crate) async fn messages(service: Asked, request: MessagesRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
     let is_stream = request.stream;
-    let prepared = service.prepare_chat(request.into_chat()?)?;
+    let prepared = service.prepare_chat(request.into_chat()?).await?;
     let generation = service.start(&prepared, 0)?;
     if is_stream {
         return Ok(Answer::stream(
@@ -30,9 +29,10 @@ pub(crate) async fn messages(service: Arc<Service>, request: MessagesRequest) ->
 }
 
 /// Counts the tokens of a conversation.
-pub(crate) async fn count_tokens(service: Arc<Service>, request: CountRequest) -> Result<Answer, ApiError> {
+pub(crate) async fn count_tokens(service: Asked, request: CountRequest) -> Result<Answer, ApiError> {
     service.check_model(request.0.model.as_deref())?;
-    let prompt = service.text.chat(service.chat_request(request.0.into_chat()?).0)?;
+    let chat = request.0.into_chat()?;
+    let prompt = service.work(|service| Ok(service.text.chat(service.chat_request(chat).0)?)).await?;
     Ok(Answer::Json(json!({"input_tokens": prompt.tokens.len()})))
 }
 

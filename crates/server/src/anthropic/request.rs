@@ -78,7 +78,7 @@ impl MessagesRequest {
                 },
                 max_tokens: self.max_tokens.map(|max| max as usize),
                 stop: self.stop_sequences.unwrap_or_default(),
-                priority: 0,
+                priority: None,
                 format: Format::Text,
             },
         })

@@ -1,5 +1,6 @@
 //! HTTP: connections, the router, who is let in, bodies, streams. Dialects know none of it.
 
+mod about;
 mod answer;
 mod body;
 mod connections;

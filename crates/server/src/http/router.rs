@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Router};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::answer::{Answer, json_response};
-use super::{body, guard};
+use super::{about, body, guard};
+use crate::asked::Asked;
 use crate::error::{ApiError, Kind};
+use crate::record::Record;
 use crate::service::Service;
 use crate::{anthropic, ollama, openai, page, tokens, view};
 
@@ -50,28 +52,44 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
 }
 
 /// A path whose body is JSON and whose answer a function gives.
-fn answered<T, F>(answer: fn(Arc<Service>, T) -> F) -> MethodRouter<Arc<Service>>
+fn answered<T, F>(answer: fn(Asked, T) -> F) -> MethodRouter<Arc<Service>>
 where
     T: DeserializeOwned + Send + 'static,
     F: Future<Output = Result<Answer, ApiError>> + Send + 'static,
 {
-    post(move |State(service): Shared, bytes: Bytes| async move {
-        let request = match body::parse::<T>(&bytes) {
-            Ok(request) => request,
-            Err(error) => return failed(error),
-        };
-        answer(service, request).await.map_or_else(failed, Answer::into_response)
-    })
+    post(
+        move |State(service): Shared,
+              Extension(record): Extension<Arc<Record>>,
+              headers: HeaderMap,
+              bytes: Bytes| async move {
+            let answered = async {
+                let asked = Asked::new(service, record, about::priority(&headers)?);
+                let request = match bytes.len() {
+                    0..=SMALL_BODY => body::parse::<T>(&bytes)?,
+                    _ => asked.work(move |_| body::parse::<T>(&bytes)).await?,
+                };
+                answer(asked, request).await
+            };
+            answered.await.map_or_else(failed, Answer::into_response)
+        },
+    )
 }
 
+/// Bodies up to here are parsed where they arrive.
+const SMALL_BODY: usize = 64 << 10;
+
 /// Checks who asks, adds what browsers want to know, and dresses refusals.
-async fn let_in(State(service): Shared, request: Request, next: Next) -> Response {
+async fn let_in(State(service): Shared, mut request: Request, next: Next) -> Response {
     let headers = request.headers().clone();
     let dialect = Dialect::of(request.uri().path());
     let is_question = request.method() == Method::OPTIONS;
     // The page holds no secrets, and asks for the key itself.
     let path = request.uri().path();
     let is_open = path == "/health" || is_question || page::has(path.trim_start_matches('/'));
+    let is_routine = is_open || path == "/metrics" || path == "/api/mambo/live";
+    let id = about::request_id(&headers).unwrap_or_else(|| service.new_id("req"));
+    let record = Arc::new(Record::new(id, request.method().as_str(), path, is_routine));
+    request.extensions_mut().insert(Arc::clone(&record));
     let mut response = match guard::check(&service.config, &headers, is_open) {
         Err(error) => failed(error),
         Ok(()) if is_question => StatusCode::NO_CONTENT.into_response(),
@@ -93,10 +111,18 @@ async fn let_in(State(service): Shared, request: Request, next: Next) -> Respons
         if let Some(names) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
             out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
         }
-        out.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("retry-after"));
+        out.insert(
+            header::ACCESS_CONTROL_EXPOSE_HEADERS,
+            HeaderValue::from_static("retry-after, x-request-id"),
+        );
         out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
     }
     out.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // Ids are plain ASCII, whoever made them.
+    if let Ok(id) = HeaderValue::from_str(&record.id) {
+        out.insert(about::REQUEST_ID, id);
+    }
+    record.note_status(response.status().as_u16());
     response
 }
 

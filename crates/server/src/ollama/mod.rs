@@ -2,13 +2,13 @@
 
 mod request;
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 pub(crate) use request::{ChatRequest, GenerateRequest, ShowRequest};
 
+use crate::asked::Asked;
 use crate::error::ApiError;
 use crate::generation::{Delta, End, Generation, Usage};
 use crate::http::{Answer, EventSender};
@@ -24,7 +24,7 @@ enum Shape {
 }
 
 /// `/api/chat`.
-pub(crate) async fn chat(service: Arc<Service>, request: ChatRequest) -> Result<Answer, ApiError> {
+pub(crate) async fn chat(service: Asked, request: ChatRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
     let is_stream = request.stream.unwrap_or(true);
     if request.messages.is_empty() {
@@ -33,13 +33,13 @@ pub(crate) async fn chat(service: Arc<Service>, request: ChatRequest) -> Result<
         (body["done"], body["done_reason"]) = (true.into(), "load".into());
         return Ok(Answer::Json(body));
     }
-    let prepared = service.prepare_chat(request.into_chat()?)?;
+    let prepared = service.prepare_chat(request.into_chat()?).await?;
     let generation = service.start(&prepared, 0)?;
     answer(service, generation, Shape::Chat, is_stream).await
 }
 
 /// `/api/generate`.
-pub(crate) async fn generate(service: Arc<Service>, request: GenerateRequest) -> Result<Answer, ApiError> {
+pub(crate) async fn generate(service: Asked, request: GenerateRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
     let is_stream = request.stream.unwrap_or(true);
     let prompt = request.prompt.clone().unwrap_or_default();
@@ -52,16 +52,16 @@ pub(crate) async fn generate(service: Arc<Service>, request: GenerateRequest) ->
         return Ok(Answer::Json(body));
     }
     let prepared = if request.raw {
-        service.prepare_text(&prompt, request.into_common()?)?
+        service.prepare_text(prompt, request.into_common()?).await?
     } else {
-        service.prepare_chat(request.into_chat()?)?
+        service.prepare_chat(request.into_chat()?).await?
     };
     let generation = service.start(&prepared, 0)?;
     answer(service, generation, Shape::Generate, is_stream).await
 }
 
 async fn answer(
-    service: Arc<Service>,
+    service: Asked,
     generation: Generation,
     shape: Shape,
     is_stream: bool,
@@ -193,7 +193,7 @@ pub(crate) fn tags(service: &Service) -> Value {
 }
 
 /// `/api/show`.
-pub(crate) async fn show(service: Arc<Service>, request: ShowRequest) -> Result<Answer, ApiError> {
+pub(crate) async fn show(service: Asked, request: ShowRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref().or(request.name.as_deref()))?;
     let template = service.text.template().map_or(String::new(), |template| template.source().to_owned());
     let mut capabilities = vec!["completion"];

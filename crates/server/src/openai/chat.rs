@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 
 use super::types::{ChatCompletionRequest, count, error_body, format, thinking, tool_choice};
+use crate::asked::Asked;
 use crate::chat::Chat;
 use crate::error::{ApiError, Kind};
 use crate::generation::{Delta, End, Generation, TokenLogprobs, Usage};
@@ -20,14 +21,15 @@ pub(super) const MOST_LOGPROBS: i64 = 20;
 
 /// Answers a conversation, at once or as it comes.
 pub(crate) async fn chat_completions(
-    service: Arc<Service>,
+    service: Asked,
     request: ChatCompletionRequest,
 ) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
     let answers = count("n", request.n, 1, MOST_ANSWERS)?.unwrap_or(1);
+    service.check_count("n", answers)?;
     let (stream, include_usage) = (request.stream, request.stream_options.unwrap_or_default().include_usage);
     let chat = chat_of(request)?;
-    let prepared = service.prepare_chat(chat)?;
+    let prepared = service.prepare_chat(chat).await?;
     let generations =
         (0..answers).map(|index| service.start(&prepared, index)).collect::<Result<Vec<_>, _>>()?;
     let head = Head {
@@ -212,7 +214,7 @@ async fn whole_chat(service: &Service, head: Head, generations: Vec<Generation>)
 }
 
 async fn stream_chat(
-    service: Arc<Service>,
+    service: Asked,
     head: Head,
     generations: Vec<Generation>,
     include_usage: bool,

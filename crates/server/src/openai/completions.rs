@@ -1,13 +1,13 @@
 //! `/v1/completions`.
 
-use std::sync::Arc;
-
+use futures_util::future::try_join_all;
 use mambo_runtime::Prompt;
 use mambo_text::OutputStyle;
 use serde_json::{Value, json};
 
 use super::chat::{MOST_ANSWERS, extra_of, finish_reason, usage_of};
 use super::types::{CompletionRequest, PromptField, count, error_body, format};
+use crate::asked::Asked;
 use crate::chat::{Common, Prepared};
 use crate::error::ApiError;
 use crate::generation::{Delta, Generation, TokenLogprobs, Usage};
@@ -19,10 +19,7 @@ use crate::time::unix_seconds;
 const MOST_PROMPTS: usize = 64;
 
 /// Goes on with text, at once or as it comes.
-pub(crate) async fn completions(
-    service: Arc<Service>,
-    request: CompletionRequest,
-) -> Result<Answer, ApiError> {
+pub(crate) async fn completions(service: Asked, request: CompletionRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
     let answers = count("n", request.n, 1, MOST_ANSWERS)?.unwrap_or(1);
     let logprobs = count("logprobs", request.logprobs, 0, 5)?;
@@ -30,7 +27,7 @@ pub(crate) async fn completions(
     let common = request.sampling.into_common(None, logprobs, format(request.response_format)?)?;
     // As OpenAI has it.
     let common = Common { max_tokens: common.max_tokens.or(Some(16)), ..common };
-    let prepared = prompts(&service, request.prompt, &common)?;
+    let prepared = prompts(&service, request.prompt, &common, answers).await?;
     let mut parts = Vec::new();
     for prepared in &prepared {
         let echo = request.echo.then(|| service.text.tokenizer().decode(&prepared.prompt.tokens, true));
@@ -68,7 +65,12 @@ struct Part {
     echo: Option<String>,
 }
 
-fn prompts(service: &Service, field: PromptField, common: &Common) -> Result<Vec<Prepared>, ApiError> {
+async fn prompts(
+    service: &Asked,
+    field: PromptField,
+    common: &Common,
+    answers: usize,
+) -> Result<Vec<Prepared>, ApiError> {
     let count = match &field {
         PromptField::Text(_) | PromptField::Tokens(_) => 1,
         PromptField::Texts(many) => many.len(),
@@ -78,14 +80,15 @@ fn prompts(service: &Service, field: PromptField, common: &Common) -> Result<Vec
         let problem = format!("has {count} prompts; at most {MOST_PROMPTS} go at once");
         return Err(ApiError::field("prompt", problem));
     }
+    service.check_count(if count > 1 { "prompt" } else { "n" }, count * answers)?;
+    let texts = |texts: Vec<String>| texts.into_iter().map(|text| service.prepare_text(text, common.clone()));
     let tokens =
-        |tokens: Vec<u32>| service.prepare_prompt(Prompt::new(tokens, OutputStyle::PLAIN), common.clone());
-    let text = |text: String| service.prepare_text(&text, common.clone());
+        |tokens: Vec<u32>| service.prepare_tokens(Prompt::new(tokens, OutputStyle::PLAIN), common.clone());
     let prepared: Vec<Prepared> = match field {
-        PromptField::Text(one) => vec![text(one)?],
-        PromptField::Texts(many) => many.into_iter().map(text).collect::<Result<_, _>>()?,
-        PromptField::Tokens(one) => vec![tokens(one)?],
-        PromptField::TokenLists(many) => many.into_iter().map(tokens).collect::<Result<_, _>>()?,
+        PromptField::Text(one) => try_join_all(texts(vec![one])).await?,
+        PromptField::Texts(many) => try_join_all(texts(many)).await?,
+        PromptField::Tokens(one) => vec![tokens(one).await?],
+        PromptField::TokenLists(many) => try_join_all(many.into_iter().map(tokens)).await?,
     };
     match prepared.len() {
         0 => Err(ApiError::field("prompt", "is empty; give text or tokens")),
@@ -150,7 +153,7 @@ async fn whole(
 }
 
 async fn stream(
-    service: Arc<Service>,
+    service: Asked,
     head: Value,
     parts: Vec<Part>,
     usage_answers: Option<usize>,

@@ -167,7 +167,7 @@ impl SamplingFields {
             },
             max_tokens: count("max_tokens", max_tokens.or(self.max_tokens), 1, 1 << 30)?,
             stop,
-            priority: self.priority.unwrap_or(0),
+            priority: self.priority,
             format,
         })
     }

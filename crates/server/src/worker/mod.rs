@@ -88,6 +88,11 @@ impl Worker {
         })
     }
 
+    /// Jobs that can be taken at once: those that run and those that wait.
+    pub fn most_jobs(&self) -> usize {
+        self.queue.saturating_add(self.slots)
+    }
+
     /// Has something done with the engine between two steps.
     pub fn tell(&self, tell: impl FnOnce(&mut Engine) + Send + 'static) {
         let _ = self.commands.send(Command::Tell(Box::new(tell)));

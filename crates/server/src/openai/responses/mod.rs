@@ -4,13 +4,12 @@ mod request;
 mod store;
 mod stream;
 
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 
 pub(crate) use request::ResponsesRequest;
 pub(crate) use store::ResponseStore;
 
+use crate::asked::Asked;
 use crate::error::ApiError;
 use crate::generation::{Delta, End, Generation, Usage};
 use crate::http::Answer;
@@ -18,7 +17,7 @@ use crate::service::Service;
 use crate::time::unix_seconds;
 
 /// Answers input, at once or as it comes.
-pub(crate) async fn responses(service: Arc<Service>, request: ResponsesRequest) -> Result<Answer, ApiError> {
+pub(crate) async fn responses(service: Asked, request: ResponsesRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
     let before = match &request.previous_response_id {
         Some(id) => service.responses.get(id)?,
@@ -27,7 +26,7 @@ pub(crate) async fn responses(service: Arc<Service>, request: ResponsesRequest) 
     let (is_stream, keeps) = (request.stream, request.store.unwrap_or(true));
     let response = Response::new(&service, &request);
     let (chat, conversation) = request.into_chat(before)?;
-    let prepared = service.prepare_chat(chat)?;
+    let prepared = service.prepare_chat(chat).await?;
     let generation = service.start(&prepared, 0)?;
     let keeping = keeps.then_some(conversation);
     if is_stream {

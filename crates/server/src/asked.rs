@@ -1,0 +1,82 @@
+//! One request on its way through a dialect: the service, what its headers ask for, and the record of what becomes of
+//! it. Long work on text happens here, away from the threads that deliver other answers.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use mambo_runtime::Prompt;
+
+use crate::chat::{Chat, Common, Prepared};
+use crate::error::{ApiError, Kind};
+use crate::record::Record;
+use crate::service::Service;
+
+/// A request that is being answered.
+#[derive(Clone)]
+pub(crate) struct Asked {
+    service: Arc<Service>,
+    /// What becomes of it.
+    pub record: Arc<Record>,
+    /// The priority that its headers ask for, for bodies that name none.
+    pub priority: Option<i32>,
+}
+
+impl Deref for Asked {
+    type Target = Service;
+
+    fn deref(&self) -> &Service {
+        &self.service
+    }
+}
+
+impl Asked {
+    pub fn new(service: Arc<Service>, record: Arc<Record>, priority: Option<i32>) -> Asked {
+        Asked { service, record, priority }
+    }
+
+    /// Renders a conversation and compiles its grammar.
+    pub async fn prepare_chat(&self, chat: Chat) -> Result<Prepared, ApiError> {
+        self.work(|service| service.prepare_chat_now(chat)).await
+    }
+
+    /// The same for text to go on with.
+    pub async fn prepare_text(&self, text: String, common: Common) -> Result<Prepared, ApiError> {
+        self.work(move |service| service.prepare_prompt_now(service.text.plain(&text), common)).await
+    }
+
+    /// The same for tokens to go on with.
+    pub async fn prepare_tokens(&self, prompt: Prompt, common: Common) -> Result<Prepared, ApiError> {
+        self.work(|service| service.prepare_prompt_now(prompt, common)).await
+    }
+
+    /// Does work that may take long on a thread of its own; so many at once, the others wait.
+    pub async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Service) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let service = Arc::clone(&self.service);
+        let stopped = || ApiError::new(Kind::Unavailable, "the server is stopping; try another one");
+        let place = Arc::clone(&service.text_places).acquire_owned().await.map_err(|_| stopped())?;
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work(&service);
+            // The place is free when the work is done, also where nobody waits for it any more.
+            drop(place);
+            done
+        });
+        done.await.unwrap_or_else(|_| {
+            Err(ApiError::new(Kind::Internal, "preparing the request failed; the server's log says why"))
+        })
+    }
+
+    /// Refuses a request for more answers than could ever be taken at once.
+    pub fn check_count(&self, field: &str, answers: usize) -> Result<(), ApiError> {
+        let most = self.worker.most_jobs();
+        if answers <= most {
+            return Ok(());
+        }
+        let problem = format!(
+            "asks for {answers} answers, and this server takes {most} at once (running and waiting); ask for fewer"
+        );
+        Err(ApiError::field(field, problem))
+    }
+}

@@ -1,0 +1,103 @@
+//! Priorities, requests that can never fit, and long texts beside running answers.
+
+mod client;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use client::{Running, chat, serve};
+use serde_json::{Value, json};
+
+/// A request for a short answer on every path that generates.
+fn on_every_path() -> [(&'static str, Value); 6] {
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    [
+        ("/v1/chat/completions", json!({"messages": messages, "max_tokens": 1})),
+        ("/v1/completions", json!({"prompt": "hi", "max_tokens": 1})),
+        ("/v1/responses", json!({"input": "hi", "max_output_tokens": 1})),
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 1})),
+        ("/api/chat", json!({"messages": messages, "stream": false, "options": {"num_predict": 1}})),
+        ("/api/generate", json!({"prompt": "hi", "stream": false, "options": {"num_predict": 1}})),
+    ]
+}
+
+#[test]
+fn a_wrong_priority_is_named_in_every_dialect() {
+    let server = serve(1, |_| {});
+    for (path, body) in on_every_path() {
+        let post = |value: &str| server.request("POST", path, &[("x-priority", value)], &body.to_string());
+        assert_eq!(post("-2").status, 200, "{path}");
+        let wrong = post("urgent");
+        assert!(wrong.status == 400 && wrong.body.contains("x-priority"), "{path}: {}", wrong.body);
+    }
+}
+
+/// Sends a request on a thread; the moment at which its answer was there.
+fn timed(
+    server: &Arc<Running>,
+    path: &'static str,
+    priority: Option<&'static str>,
+    body: Value,
+) -> std::thread::JoinHandle<Instant> {
+    let server = Arc::clone(server);
+    std::thread::spawn(move || {
+        let headers: Vec<(&str, &str)> = priority.map(|value| ("x-priority", value)).into_iter().collect();
+        let reply = server.request("POST", path, &headers, &body.to_string());
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        Instant::now()
+    })
+}
+
+#[test]
+fn a_header_decides_what_goes_first_unless_the_body_does() {
+    let server = Arc::new(serve(1, |_| {}));
+    let long = chat("Tell me a story.", json!({"max_tokens": 400, "temperature": 1.2, "seed": 3}));
+    let running = timed(&server, "/v1/chat/completions", None, long);
+    let short = chat("Tell me a story.", json!({"max_tokens": 60, "temperature": 1, "seed": 4}));
+    let mut by_body = short.clone();
+    by_body["priority"] = json!(-5);
+    let pause = || std::thread::sleep(Duration::from_millis(60));
+    pause();
+    let low = timed(&server, "/v1/chat/completions", Some("9"), by_body);
+    pause();
+    let middle = timed(&server, "/v1/chat/completions", None, short);
+    pause();
+    let messages = json!([{"role": "user", "content": "Tell me a story."}]);
+    let high = json!({"messages": messages, "max_tokens": 60});
+    let high = timed(&server, "/v1/messages", Some("9"), high);
+    running.join().unwrap();
+    let (low, middle, high) = (low.join().unwrap(), middle.join().unwrap(), high.join().unwrap());
+    assert!(high < middle && middle < low, "{:?} {:?}", middle.checked_duration_since(high), low - middle);
+}
+
+#[test]
+fn what_can_never_fit_is_the_requests_mistake() {
+    let server = serve(1, |config| config.queue = 2);
+    let refused = |path: &str, body: Value, field: &str| {
+        let reply = server.post(path, &body);
+        assert_eq!(reply.status, 400, "{}", reply.body);
+        assert_eq!(reply.json()["error"]["param"], field, "{}", reply.body);
+    };
+    refused("/v1/chat/completions", chat("hi", json!({"n": 4})), "n");
+    refused("/v1/completions", json!({"prompt": "hi", "n": 4}), "n");
+    refused("/v1/completions", json!({"prompt": ["a", "b"], "n": 2}), "prompt");
+    let fits = json!({"prompt": ["a", "b", "c"], "max_tokens": 1});
+    assert_eq!(server.post("/v1/completions", &fits).status, 200);
+}
+
+#[test]
+fn long_texts_do_not_hold_up_other_answers() {
+    let server = Arc::new(serve(2, |_| {}));
+    let text = "The quick brown fox jumps over the lazy dog, 12345 times. ".repeat(40_000);
+    let begun = Instant::now();
+    let busy: Vec<_> = (0..4).map(|_| timed(&server, "/tokenize", None, json!({"prompt": text}))).collect();
+    let mut longest = Duration::ZERO;
+    while !busy.iter().all(|thread| thread.is_finished()) {
+        let asked = Instant::now();
+        assert_eq!(server.get("/health").status, 200);
+        longest = longest.max(asked.elapsed());
+    }
+    let whole = begun.elapsed();
+    // On the threads that answer, four texts would leave none for anything else until they are done.
+    assert!(longest < whole / 3, "/health took {longest:?} of {whole:?}");
+}
