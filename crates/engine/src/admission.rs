@@ -92,7 +92,7 @@ impl Engine {
 
     /// Drops kept prefixes until so many pages are free, or none is left.
     fn make_room(&mut self, pages: usize) {
-        while self.pages.free() < pages && self.prefix.as_mut().is_some_and(|cache| cache.evict()) {}
+        while self.pages.free() < pages && self.drop_prefix() {}
     }
 
     fn start(&mut self, id: SequenceId, request: Request, mut reuse: Reuse, limit: usize) {
@@ -156,11 +156,7 @@ impl Engine {
             return;
         }
         match self.capture(index) {
-            Ok(snapshot) => {
-                if let Some(cache) = &mut self.prefix {
-                    cache.insert(snapshot.into());
-                }
-            }
+            Ok(snapshot) => self.keep_prefix(snapshot.into()),
             Err(error) => self.note_loss(&error),
         }
     }

@@ -15,7 +15,7 @@ use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
 use crate::in_flight::StepInFlight;
 use crate::load::{EngineConfig, Loaded, ModelGraphs, Programs, Progress, Weights, load};
-use crate::prefix::{PrefixCache, PrefixCacheStats, Reuse};
+use crate::prefix::{PrefixCache, Reuse};
 use crate::sample::Choice;
 use crate::scheduler::StepLoad;
 use crate::sequence::{FinishReason, Request, Sequence, SequenceId};
@@ -79,6 +79,8 @@ pub struct Engine {
     pub(crate) snapshot_slots: CellPool,
     /// Prompts that were read, if they are kept.
     pub(crate) prefix: Option<PrefixCache>,
+    /// Kept prefixes that were dropped, exported for who takes them.
+    pub(crate) spilled: Vec<Vec<u8>>,
     /// Prompt tokens that a step reads beside answers.
     pub(crate) prompt_room: usize,
     pub(crate) last_step: StepLoad,
@@ -122,6 +124,7 @@ impl Engine {
             slots,
             snapshot_slots,
             prefix: prefix_cache(&layout, &config),
+            spilled: Vec::new(),
             prompt_room: usize::MAX,
             last_step: StepLoad::default(),
             lost: None,
@@ -186,18 +189,6 @@ impl Engine {
     /// What the step that was begun last holds.
     pub fn last_step(&self) -> StepLoad {
         self.last_step
-    }
-
-    /// What the prefix cache holds and how it served; nothing without one.
-    pub fn prefix_cache(&self) -> Option<PrefixCacheStats> {
-        self.prefix.as_ref().map(PrefixCache::stats)
-    }
-
-    /// Drops every kept prefix.
-    pub fn clear_prefix_cache(&mut self) {
-        if let Some(cache) = &mut self.prefix {
-            cache.clear();
-        }
     }
 
     /// Requests that wait for a slot, and sequences that hold one.

@@ -126,6 +126,17 @@ pub enum EngineError {
     /// A snapshot whose pages are in another engine's pool.
     #[error("the snapshot shares memory with another engine; export it there and read the bytes here")]
     ForeignSnapshot,
+    /// A snapshot for a prefix cache that is not there.
+    #[error("there is no prefix cache to put the snapshot into; load the engine with one")]
+    NoPrefixCache,
+    /// A snapshot that is larger than the prefix cache.
+    #[error("the snapshot takes {need}, and the prefix cache holds {budget}; give it more memory")]
+    PrefixCacheTooSmall {
+        /// Bytes of the snapshot.
+        need: String,
+        /// Bytes of the cache.
+        budget: String,
+    },
     /// Bytes that are no snapshot.
     #[error("these bytes are not a snapshot: they {0}; export it again")]
     SnapshotBytes(String),

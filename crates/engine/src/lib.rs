@@ -3,8 +3,10 @@
 //! Knows token ids and plans. It must not know strings, files, architectures or HTTP, and has no async.
 
 mod admission;
+mod adopt;
 mod batch;
 pub mod cache;
+mod checksum;
 mod engine;
 mod error;
 mod export;
@@ -36,4 +38,4 @@ pub use sample::{Choice, Logprobs, SamplingParams, argmax};
 pub use scheduler::StepLoad;
 pub use score::{ScoreOptions, ScoredRows};
 pub use sequence::{FinishReason, Request, SequenceId, TokenMask};
-pub use snapshot::Snapshot;
+pub use snapshot::{Snapshot, SnapshotHeader};

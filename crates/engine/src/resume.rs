@@ -86,7 +86,7 @@ impl Engine {
         Ok(SnapshotCell::Bytes(bytes.into()))
     }
 
-    fn types(&self) -> CacheTypes {
+    pub(crate) fn types(&self) -> CacheTypes {
         CacheTypes { kv: self.config.kv_types, state: self.config.state_elem }
     }
 
@@ -104,22 +104,8 @@ impl Engine {
         if !snapshot.begins(&sequence.request.prompt) {
             return Ok(());
         }
-        if snapshot.model != self.fingerprint {
-            return Err(EngineError::SnapshotModel { got: snapshot.model, want: self.fingerprint });
-        }
-        if snapshot.types != self.types() {
-            let text = |types: CacheTypes| {
-                format!("keys and values in {} and states in {}", types.kv, types.state.name())
-            };
-            return Err(EngineError::SnapshotTypes { got: text(snapshot.types), want: text(self.types()) });
-        }
+        self.check_snapshot(snapshot)?;
         let position = snapshot.tokens.len();
-        // Without attention layers, pages hold nothing and the sequence takes its own.
-        let page_count = if self.layout.kv_layers.is_empty() { 0 } else { KvPages::pages_for(position) };
-        if snapshot.pages.len() != page_count {
-            let problem = format!("hold {} pages for {position} tokens", snapshot.pages.len());
-            return Err(EngineError::SnapshotBytes(problem));
-        }
         for (number, page) in snapshot.pages.iter().enumerate() {
             let is_full = (number + 1) * PAGE_TOKENS <= position;
             let own = self.page_from(page, is_full)?;

@@ -4,17 +4,23 @@
 //! Inside its engine a snapshot shares the sequence's full pages. [`crate::Engine::export`] and
 //! [`Snapshot::from_bytes`] give its portable form: cells in the contract's layout behind a header that names version and model.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use mambo_kernel::{CacheTypes, KvElem, KvTypes, StateElem};
 
 use crate::cache::CellRef;
+use crate::checksum::checksum;
 use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
 
 /// Version of the portable form.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"MAMBOSNP";
+/// Bytes before the tokens: name, version, model, types and four lengths.
+const HEADER_BYTES: usize = 8 + 4 + 8 + 3 + 4 * 8;
+/// Bytes of the checksum at the end.
+const CHECKSUM_BYTES: usize = 8;
 
 /// A page or a slot as a snapshot holds it.
 #[derive(Clone, Debug)]
@@ -63,7 +69,9 @@ impl Snapshot {
 
     /// The portable form, with the bytes of the slot and of every page.
     pub(crate) fn to_bytes(&self, slot: &[u8], pages: &[Vec<u8>]) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
+        let all = HEADER_BYTES + self.tokens.len() * 4 + slot.len() + pages.len() * self.page_bytes;
+        let mut out = Vec::with_capacity(all + CHECKSUM_BYTES);
+        out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
         out.extend(self.model.0.to_le_bytes());
         out.extend(type_codes(self.types));
@@ -73,11 +81,55 @@ impl Snapshot {
         out.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
         out.extend(slot);
         pages.iter().for_each(|page| out.extend(page));
+        out.extend(checksum(&out).to_le_bytes());
         out
     }
 
-    /// Reads the portable form; whether it fits an engine is checked when it is resumed there.
+    /// Reads the portable form; whether it fits an engine is checked when it is adopted or resumed there.
     pub fn from_bytes(bytes: &[u8]) -> Result<Snapshot, EngineError> {
+        let header = SnapshotHeader::read(bytes)?;
+        let problem = |problem: &str| Err(EngineError::SnapshotBytes(problem.into()));
+        match (bytes.len() as u64).cmp(&header.file_bytes) {
+            Ordering::Less => return problem("are cut off"),
+            Ordering::Greater => return problem("go on after their end"),
+            Ordering::Equal => {}
+        }
+        let (bytes, sum) = bytes.split_last_chunk().expect("the length was checked");
+        if checksum(bytes) != u64::from_le_bytes(*sum) {
+            return problem("are damaged: their checksum differs");
+        }
+        let mut rest = Rest(&bytes[HEADER_BYTES..]);
+        let tokens = rest.take(header.tokens * 4)?.as_chunks().0;
+        let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let slot = SnapshotCell::Bytes(rest.take(header.slot_bytes)?.into());
+        // Pages of no bytes are those of a model without attention.
+        let pages = rest.0.chunks_exact(header.page_bytes.max(1));
+        let pages = pages.map(|page| SnapshotCell::Bytes(page.into())).collect();
+        let SnapshotHeader { model, types, slot_bytes, page_bytes, .. } = header;
+        Ok(Snapshot { model, types, tokens, slot, slot_bytes, pages, page_bytes })
+    }
+}
+
+/// What the first bytes of the portable form say; enough to list snapshots without reading them whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotHeader {
+    /// The model it belongs to.
+    pub model: Fingerprint,
+    /// Tokens that ran; their ids follow the header, four bytes each.
+    pub tokens: usize,
+    /// Bytes of the whole portable form.
+    pub file_bytes: u64,
+    types: CacheTypes,
+    slot_bytes: usize,
+    page_bytes: usize,
+}
+
+impl SnapshotHeader {
+    /// Bytes that [`SnapshotHeader::read`] needs.
+    pub const BYTES: usize = HEADER_BYTES;
+
+    /// Reads the header from the first bytes of the portable form.
+    pub fn read(bytes: &[u8]) -> Result<SnapshotHeader, EngineError> {
         let mut rest = Rest(bytes);
         if rest.take(8)? != MAGIC {
             return Err(EngineError::SnapshotBytes("do not start as one".into()));
@@ -89,21 +141,15 @@ impl Snapshot {
         }
         let model = Fingerprint(rest.u64()?);
         let types = read_types(rest.take(3)?)?;
-        let [tokens, slot, pages, page_bytes] =
+        let [tokens, slot_bytes, pages, page_bytes] =
             [rest.length()?, rest.length()?, rest.length()?, rest.length()?];
-        let cut = || EngineError::SnapshotBytes("are cut off".into());
-        let tokens = rest.take(tokens.checked_mul(4).ok_or_else(cut)?)?.as_chunks().0;
-        let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        let slot_bytes = slot;
-        let slot = SnapshotCell::Bytes(rest.take(slot_bytes)?.into());
-        let all = rest.take(pages.checked_mul(page_bytes).ok_or_else(cut)?)?;
-        let page = |index: usize| SnapshotCell::Bytes(all[index * page_bytes..][..page_bytes].into());
-        // Pages of no bytes are those of a model without attention; their number is bounded by the tokens' anyway.
-        let pages = if page_bytes == 0 { Vec::new() } else { (0..pages).map(page).collect() };
-        match rest.0.len() {
-            0 => Ok(Snapshot { model, types, tokens, slot, slot_bytes, pages, page_bytes }),
-            more => Err(EngineError::SnapshotBytes(format!("go on for {more} bytes after their end"))),
-        }
+        let ends = [(tokens, 4), (slot_bytes, 1), (pages, page_bytes), (1, HEADER_BYTES + CHECKSUM_BYTES)];
+        let total = ends
+            .iter()
+            .try_fold(0u64, |sum, (count, each)| sum.checked_add((*count as u64).checked_mul(*each as u64)?));
+        let total = total.filter(|total| isize::try_from(*total).is_ok());
+        let file_bytes = total.ok_or_else(|| EngineError::SnapshotBytes("name impossible lengths".into()))?;
+        Ok(SnapshotHeader { model, tokens, file_bytes, types, slot_bytes, page_bytes })
     }
 }
 

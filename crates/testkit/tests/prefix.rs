@@ -4,13 +4,18 @@
 mod model;
 
 use mambo_engine::{
-    Engine, EngineConfig, Event, MatchEnd, PrefixCacheConfig, Request, Reuse, SequenceId, SnapshotRoom,
+    Engine, EngineConfig, EngineError, Event, MatchEnd, PrefixCacheConfig, Request, Reuse, SequenceId,
+    Snapshot, SnapshotRoom,
 };
 use mambo_kernel::ReferenceBackend;
 use proptest::prelude::*;
 
 fn engine(bytes: Option<u64>) -> Engine {
-    let prefix_cache = bytes.map(|bytes| PrefixCacheConfig { bytes, every: Some(32) });
+    engine_that(false, bytes)
+}
+
+fn engine_that(spills: bool, bytes: Option<u64>) -> Engine {
+    let prefix_cache = bytes.map(|bytes| PrefixCacheConfig { bytes, every: Some(32), spills });
     let config = EngineConfig {
         max_sequences: 2,
         context_tokens: 512,
@@ -128,6 +133,41 @@ fn the_budget_is_kept_and_running_sequences_come_first() {
     ids.iter().for_each(|id| assert_eq!(model::tokens(&events, *id).len(), 12));
     engine.clear_prefix_cache();
     assert_eq!(engine.free_cells(), before);
+}
+
+#[test]
+fn what_is_dropped_leaves_as_bytes_and_comes_back() {
+    let prompt = text(1, 300);
+    let (want, _) = run(&mut engine(None), request(prompt.clone(), 4));
+    let mut small = engine_that(true, Some(150_000));
+    run(&mut small, request(prompt.clone(), 4));
+    run(&mut small, request(text(2, 300), 4));
+    let spilled = small.take_spilled();
+    let snapshots: Vec<_> = spilled.iter().map(|bytes| Snapshot::from_bytes(bytes).unwrap()).collect();
+    assert!(snapshots.iter().all(|snapshot| snapshot.tokens().len() >= 256), "short ones are not worth it");
+    let longest = snapshots.into_iter().filter(|s| s.begins(&prompt)).max_by_key(|s| s.tokens().len());
+    let longest = longest.expect("the first prompt made room for the second");
+    let length = longest.tokens().len();
+
+    let mut fresh = engine(Some(PLENTY));
+    let before = fresh.free_cells();
+    assert_eq!(fresh.reusable(&prompt).tokens, 0);
+    fresh.adopt(longest.clone()).unwrap();
+    assert_eq!(fresh.reusable(&prompt).tokens, length);
+    let ids = [0, 1].map(|_| fresh.submit(request(prompt.clone(), 4)).unwrap());
+    let events = model::run(&mut fresh);
+    for id in ids {
+        assert_eq!(model::tokens(&events, id), want);
+        assert!(reuse_of(&events, id).tokens >= length);
+    }
+    fresh.clear_prefix_cache();
+    assert_eq!(fresh.free_cells(), before);
+
+    assert!(matches!(engine(None).adopt(longest.clone()), Err(EngineError::NoPrefixCache)));
+    let refused = engine(Some(1000)).adopt(longest.clone());
+    assert!(matches!(refused, Err(EngineError::PrefixCacheTooSmall { .. })), "{refused:?}");
+    let mut other = model::load("dense", Box::new(ReferenceBackend::new()), model::config(), None).0;
+    assert!(matches!(other.adopt(longest), Err(EngineError::SnapshotModel { .. })));
 }
 
 /// Prompts that share beginnings in many ways.

@@ -126,7 +126,7 @@ fn a_snapshot_without_a_slot_of_its_own_is_bytes() {
 }
 
 #[test]
-fn damaged_snapshots_never_panic() {
+fn damaged_snapshots_are_refused() {
     let mut engine = engine();
     let taken = snapshot(&mut engine, &prompt(40), 34);
     let bytes = engine.export(&taken).unwrap();
@@ -140,10 +140,7 @@ fn damaged_snapshots_never_panic() {
         // Half of the damage hits the header, where lengths are.
         let at = random.below(if case % 2 == 0 { 60 } else { damaged.len() });
         damaged[at] ^= 1 << random.below(8);
-        let Ok(snapshot) = Snapshot::from_bytes(&damaged) else { continue };
-        let resume = Some(Arc::new(snapshot));
-        let id = engine.submit(Request { resume, ..request(prompt(40), 1) }).unwrap();
-        assert!(model::outcome(&model::run(&mut engine), id).1.is_some());
+        assert!(Snapshot::from_bytes(&damaged).is_err(), "byte {at} was changed and nobody noticed");
     }
 }
 

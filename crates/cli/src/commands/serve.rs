@@ -72,7 +72,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let config = config(args)?;
     let model = open::model(args.model.model.as_deref())?;
     let text = model.text()?;
-    let prefix_cache = args.prefix_cache.bytes().map(|bytes| PrefixCacheConfig { bytes, every: None });
+    let prefix_cache = args.prefix_cache.bytes().map(|bytes| PrefixCacheConfig { bytes, every: None, spills: false });
     let options = LoadOptions { sequences: args.max_sequences, prefix_cache, ..args.model.load_options() };
     let engine = open::engine(&model, args.model.threads, &options)?;
     put_note(reserved(&engine, &config.model_names[0], args));

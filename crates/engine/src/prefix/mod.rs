@@ -25,6 +25,8 @@ pub struct PrefixCacheConfig {
     pub bytes: u64,
     /// Keep a state every so many tokens of a prompt; none derives it from what a state costs.
     pub every: Option<usize>,
+    /// Whether what is dropped for want of room is exported, for [`crate::Engine::take_spilled`].
+    pub spills: bool,
 }
 
 /// What a request took from the cache, and where the match ended.
@@ -152,11 +154,27 @@ impl PrefixCache {
 
     /// Whether the state after these tokens is kept.
     pub fn holds(&self, tokens: &[u32]) -> bool {
-        let found = self.tree.find(tokens);
-        found.valued.last().is_some_and(|id| self.tree.depth(*id) == tokens.len())
+        self.get(tokens).is_some()
     }
 
-    /// Keeps a snapshot, and drops what is worth least where there is no room for all.
+    /// The snapshot after exactly these tokens.
+    pub fn get(&self, tokens: &[u32]) -> Option<&Arc<Snapshot>> {
+        let node = *self.tree.find(tokens).valued.last()?;
+        Some(&self.entry(node).snapshot).filter(|_| self.tree.depth(node) == tokens.len())
+    }
+
+    /// Snapshots that no other one goes on from.
+    pub fn ends(&self) -> Vec<Arc<Snapshot>> {
+        let ends = self.tree.valued().filter(|id| !self.tree.has_children(*id));
+        ends.map(|id| Arc::clone(&self.entry(id).snapshot)).collect()
+    }
+
+    /// Whether more is held than may be.
+    pub fn is_over_budget(&self) -> bool {
+        self.stats.bytes > self.budget
+    }
+
+    /// Keeps a snapshot; what is worth least has to go where there is no room for all.
     pub fn insert(&mut self, snapshot: Arc<Snapshot>) {
         if self.holds(snapshot.tokens()) {
             return;
@@ -165,26 +183,23 @@ impl PrefixCache {
         self.stats.snapshots += 1;
         let node = self.tree.insert(snapshot.tokens());
         *self.tree.value_mut(node) = Some(Entry { snapshot, used: self.clock });
-        while self.stats.bytes > self.budget && self.evict() {}
     }
 
-    /// Drops the snapshot that is worth least; says whether there was one.
-    pub fn evict(&mut self) -> bool {
+    /// Takes the snapshot out that is worth least.
+    pub fn evict(&mut self) -> Option<Arc<Snapshot>> {
         let worth = |id: &NodeId| self.worth(*id);
-        let Some(least) = self.tree.valued().min_by(|a, b| worth(a).total_cmp(&worth(b))) else {
-            return false;
-        };
+        let least = self.tree.valued().min_by(|a, b| worth(a).total_cmp(&worth(b)))?;
         self.clock = self.clock.max(self.worth(least));
         let entry = self.tree.remove(least).expect("it holds a value");
         self.stats.bytes -= self.count_pages(&entry.snapshot, false) + entry.snapshot.slot_bytes as u64;
         self.stats.snapshots -= 1;
         self.stats.evicted += 1;
-        true
+        Some(entry.snapshot)
     }
 
     /// Drops everything.
     pub fn clear(&mut self) {
-        while self.evict() {}
+        while self.evict().is_some() {}
     }
 
     fn entry(&self, id: NodeId) -> &Entry {

@@ -142,6 +142,11 @@ impl<T> RadixTree<T> {
         self.node(at).depth
     }
 
+    /// Whether paths go on from a node.
+    pub fn has_children(&self, id: NodeId) -> bool {
+        !self.node(id).children.is_empty()
+    }
+
     /// Takes a node's value, and forgets tokens that lead to no value any more.
     pub fn remove(&mut self, id: NodeId) -> Option<T> {
         let value = self.node_mut(id).value.take();
