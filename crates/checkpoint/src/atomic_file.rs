@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use crate::CheckpointError;
 
 /// Writes to `<path>.<n>.partial`; [`AtomicFile::finish`] renames, dropping it earlier removes the partial file.
-pub(crate) struct AtomicFile {
+pub struct AtomicFile {
     path: PathBuf,
     partial: PathBuf,
     file: Option<BufWriter<File>>,
 }
 
 impl AtomicFile {
+    /// Starts a file that will be at `path`.
     pub fn create(path: &Path) -> Result<AtomicFile, CheckpointError> {
         let path = &target(path)?;
         let (partial, file) = create_partial(path).map_err(CheckpointError::io("write", path))?;
@@ -24,6 +25,7 @@ impl AtomicFile {
         })
     }
 
+    /// Where it will be.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -44,6 +46,7 @@ impl AtomicFile {
         }
     }
 
+    /// Adds bytes at the end.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         match &mut self.file {
             Some(file) => file.write_all(bytes).map_err(CheckpointError::io("write", &self.path)),
@@ -51,6 +54,7 @@ impl AtomicFile {
         }
     }
 
+    /// Puts the file, safe on disk, in its place.
     pub fn finish(mut self) -> Result<(), CheckpointError> {
         let failed = CheckpointError::io("write", &self.path);
         let Some(mut file) = self.file.take() else { return Ok(()) };

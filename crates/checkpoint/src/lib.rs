@@ -26,6 +26,7 @@ mod source;
 #[cfg(any(unix, windows))]
 mod special_file;
 
+pub use atomic_file::AtomicFile;
 pub use checkpoint::{Checkpoint, Format, Metadata, TensorInfo};
 pub use config::ConfigFiles;
 pub use error::CheckpointError;

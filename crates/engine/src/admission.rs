@@ -92,7 +92,7 @@ impl Engine {
 
     /// Drops kept prefixes until so many pages are free, or none is left.
     fn make_room(&mut self, pages: usize) {
-        while self.pages.free() < pages && self.drop_prefix() {}
+        while self.pages.free() < pages && self.drop_prefix(&[]) {}
     }
 
     fn start(&mut self, id: SequenceId, request: Request, mut reuse: Reuse, limit: usize) {

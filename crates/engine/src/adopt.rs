@@ -59,6 +59,7 @@ impl Engine {
         }
         let adopted = self.adopted(snapshot);
         let adopted = self.noting_loss(adopted)?;
+        // Not dropped for its own sake: a prompt is about to use it.
         self.keep_prefix(Arc::new(adopted));
         Ok(())
     }
@@ -108,13 +109,15 @@ impl Engine {
     /// Puts a snapshot into the prefix cache, and drops what is worth least where there is no room for all.
     pub(crate) fn keep_prefix(&mut self, snapshot: Arc<Snapshot>) {
         let Some(cache) = &mut self.prefix else { return };
-        cache.insert(snapshot);
-        while self.prefix.as_ref().is_some_and(PrefixCache::is_over_budget) && self.drop_prefix() {}
+        cache.insert(Arc::clone(&snapshot));
+        while self.prefix.as_ref().is_some_and(PrefixCache::is_over_budget)
+            && self.drop_prefix(&snapshot.tokens)
+        {}
     }
 
-    /// Drops the kept prefix that is worth least; says whether there was one.
-    pub(crate) fn drop_prefix(&mut self) -> bool {
-        let Some(snapshot) = self.prefix.as_mut().and_then(PrefixCache::evict) else { return false };
+    /// Drops the kept prefix that is worth least, the one after `spared` last; says whether there was one.
+    pub(crate) fn drop_prefix(&mut self, spared: &[u32]) -> bool {
+        let Some(snapshot) = self.prefix.as_mut().and_then(|cache| cache.evict(spared)) else { return false };
         if snapshot.tokens.len() >= WORTH_SPILLING && self.has_room_to_spill() {
             // Exported now and not later: its pages may be needed for a sequence that starts.
             match self.export(&snapshot) {
@@ -125,9 +128,9 @@ impl Engine {
         true
     }
 
-    /// Whether what was spilled and not taken leaves room for more: as much as the cache itself may hold, at most.
+    /// Whether what was spilled and not taken leaves room for more: half of what the cache itself may hold.
     fn has_room_to_spill(&self) -> bool {
         let held: u64 = self.spilled.iter().map(|bytes| bytes.len() as u64).sum();
-        self.config.prefix_cache.is_some_and(|cache| cache.spills && held < cache.bytes / 4)
+        self.config.prefix_cache.is_some_and(|cache| cache.spills && held < cache.bytes / 2)
     }
 }

@@ -1,6 +1,8 @@
 //! What can go wrong between a model's files and its answers. Messages say what to do in words; which flag or
 //! field does it is for the program to add.
 
+use std::path::PathBuf;
+
 use mambo_checkpoint::CheckpointError;
 use mambo_engine::{EngineError, Failure};
 use mambo_model::ModelError;
@@ -29,6 +31,22 @@ pub enum RuntimeError {
         position: usize,
         /// NaN or an infinity.
         value: f32,
+    },
+    /// A file or folder that cannot be read.
+    #[error("cannot use {path}: {source}", path = path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A file that is no snapshot, or a damaged one.
+    #[error("{path}: {source}", path = path.display())]
+    Snapshot {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: EngineError,
     },
     /// Neither a path nor a hub id that was downloaded.
     #[error(

@@ -23,6 +23,7 @@ mod pieces;
 mod prompt;
 pub mod quality;
 mod reply;
+mod snapshot_folder;
 mod text;
 
 pub use conversation::Conversation;
@@ -34,6 +35,7 @@ pub use model::{BoundWeights, Graphs, Model, OpenOptions, open_checkpoint};
 pub use pieces::TokenPieces;
 pub use prompt::Prompt;
 pub use reply::{Reply, ReplyStream};
+pub use snapshot_folder::{SnapshotFile, SnapshotFolder, name_of, read_snapshot, write_snapshot};
 pub use text::ModelText;
 
 pub use mambo_engine::{Choice, Engine, FinishReason, SamplingParams};

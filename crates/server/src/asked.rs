@@ -36,17 +36,25 @@ impl Asked {
 
     /// Renders a conversation and compiles its grammar.
     pub async fn prepare_chat(&self, chat: Chat) -> Result<Prepared, ApiError> {
-        self.work(|service| service.prepare_chat_now(chat)).await
+        self.recalled(self.work(|service| service.prepare_chat_now(chat)).await?).await
     }
 
     /// The same for text to go on with.
     pub async fn prepare_text(&self, text: String, common: Common) -> Result<Prepared, ApiError> {
-        self.work(move |service| service.prepare_prompt_now(service.text.plain(&text), common)).await
+        let prepared =
+            self.work(move |service| service.prepare_prompt_now(service.text.plain(&text), common));
+        self.recalled(prepared.await?).await
     }
 
     /// The same for tokens to go on with.
     pub async fn prepare_tokens(&self, prompt: Prompt, common: Common) -> Result<Prepared, ApiError> {
-        self.work(|service| service.prepare_prompt_now(prompt, common)).await
+        self.recalled(self.work(|service| service.prepare_prompt_now(prompt, common)).await?).await
+    }
+
+    /// The same, once what the disk holds of its beginning is in memory.
+    async fn recalled(&self, prepared: Prepared) -> Result<Prepared, ApiError> {
+        self.recall(&prepared.prompt.tokens).await;
+        Ok(prepared)
     }
 
     /// Does work that may take long on a thread of its own; so many at once, the others wait.

@@ -1,6 +1,7 @@
 //! What a server is told to be.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The settings of a server; the engine's are chosen when the model is loaded.
@@ -30,6 +31,10 @@ pub struct ServerConfig {
     pub head_timeout: Duration,
     /// How long a client may read nothing of its answer.
     pub read_timeout: Duration,
+    /// Folder of the sessions that clients save.
+    pub sessions: Option<PathBuf>,
+    /// Folder for what the prefix cache drops, and its most bytes; the engine's cache must spill.
+    pub disk_cache: Option<(PathBuf, u64)>,
     /// Whether prompts and answers are logged.
     pub log_prompts: bool,
 }
@@ -50,6 +55,8 @@ impl ServerConfig {
             connections: 512,
             head_timeout: Duration::from_secs(30),
             read_timeout: Duration::from_secs(30),
+            sessions: None,
+            disk_cache: None,
             log_prompts: false,
         }
     }

@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     NotFound,
     /// There is, but not by this method: 405.
     Method,
+    /// It does not go with what is there: 409.
+    Conflict,
     /// The body is too large: 413.
     TooLarge,
     /// Too many wait: 429.
@@ -26,6 +28,8 @@ pub(crate) enum Kind {
     Internal,
     /// The server stops or has lost its device: 503.
     Unavailable,
+    /// The disk took no more: 507.
+    Storage,
     /// The time was over: 504.
     Timeout,
 }
@@ -38,11 +42,13 @@ impl Kind {
             Kind::Forbidden => 403,
             Kind::NotFound => 404,
             Kind::Method => 405,
+            Kind::Conflict => 409,
             Kind::TooLarge => 413,
             Kind::Busy => 429,
             Kind::Internal => 500,
             Kind::Unavailable => 503,
             Kind::Timeout => 504,
+            Kind::Storage => 507,
         }
     }
 }
@@ -62,6 +68,21 @@ pub(crate) struct ApiError {
 impl ApiError {
     pub fn new(kind: Kind, message: impl Into<String>) -> ApiError {
         ApiError { kind, message: message.into(), field: None, retry_after: None }
+    }
+
+    /// The server's own fault.
+    pub fn internal(message: &str) -> ApiError {
+        ApiError::new(Kind::Internal, message)
+    }
+
+    /// It does not go with the model or the settings.
+    pub fn conflict(message: String) -> ApiError {
+        ApiError::new(Kind::Conflict, message)
+    }
+
+    /// No more is done.
+    pub fn stopping() -> ApiError {
+        Refusal::Stopping.into()
     }
 
     /// A field whose value is wrong.
@@ -104,6 +125,7 @@ impl From<RuntimeError> for ApiError {
         match &error {
             RuntimeError::Failed { why, .. } => (&**why).into(),
             // A template refuses messages that its model has never seen.
+            RuntimeError::Snapshot { .. } => ApiError::conflict(error.to_string()),
             RuntimeError::Text(_) => ApiError::field("messages", &error),
             _ => ApiError::new(Kind::Internal, error.to_string()),
         }

@@ -173,6 +173,7 @@ impl Generation {
                 self.usage.reuse = reuse;
                 self.ready.push_back(Delta::Started);
             }
+            Update::Snapshot(_) => {}
             Update::Token(choice) => {
                 let now = Instant::now();
                 let first = *self.first_token.get_or_insert(now);

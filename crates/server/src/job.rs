@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mambo_engine::{Choice, FinishReason, Request, Reuse, TokenMask};
+use mambo_engine::{Choice, FinishReason, Request, Reuse, Snapshot, TokenMask};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// A request with the way back to who asked.
@@ -35,6 +35,8 @@ impl Job {
 pub(crate) enum Update {
     /// Its prompt is being read.
     Started(Reuse),
+    /// The memory that was asked for.
+    Snapshot(Arc<Snapshot>),
     /// A token was chosen.
     Token(Choice),
     /// It ended; nothing comes after.

@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mambo_runtime::{Engine, ModelText};
+use mambo_runtime::{Engine, ModelText, RuntimeError};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::config::ServerConfig;
+use crate::disk::Disk;
 use crate::grammar::Grammars;
 use crate::http::{self, Limits, router};
 use crate::info::ModelInfo;
@@ -34,6 +36,9 @@ pub enum ServeError {
         /// Why not.
         source: std::io::Error,
     },
+    /// A folder of snapshots cannot be used.
+    #[error("cannot keep snapshots: {0}")]
+    Disk(RuntimeError),
     /// The system refused a thread.
     #[error("cannot start the engine's thread: {0}")]
     Thread(std::io::Error),
@@ -44,6 +49,8 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     service: Arc<Service>,
+    /// Writes what the prefix cache drops, and ends after the worker.
+    writer: Option<JoinHandle<()>>,
 }
 
 impl Server {
@@ -61,7 +68,10 @@ impl Server {
         let metrics = Arc::new(Metrics::new());
         let grammars = Grammars::new(text.tokenizer(), text.stop_tokens(), info.vocabulary);
         let context_tokens = engine.config().context_tokens;
-        let worker = Worker::start(engine, config.queue, Arc::clone(&metrics)).map_err(ServeError::Thread)?;
+        let (disk, writer) = Disk::open(&config, engine.fingerprint()).map_err(ServeError::Disk)?;
+        let (spill, writer) = writer.unzip();
+        let worker =
+            Worker::start(engine, config.queue, Arc::clone(&metrics), spill).map_err(ServeError::Thread)?;
         let started = unix_seconds();
         let next_id = AtomicU64::new(0);
         let service = Service {
@@ -76,9 +86,10 @@ impl Server {
             next_id,
             watchers: Default::default(),
             responses: Default::default(),
+            disk,
             text_places: Arc::new(Semaphore::new(TEXT_THREADS)),
         };
-        Ok(Server { listener, address, service: Arc::new(service) })
+        Ok(Server { listener, address, service: Arc::new(service), writer })
     }
 
     /// Where it listens.
@@ -99,6 +110,9 @@ impl Server {
         tracing::info!(address = %self.address, model = self.service.model_name(), "listening");
         let open = Arc::clone(&self.service.metrics);
         http::serve(self.listener, router(self.service), limits, open, stop, grace + LAST_BYTES).await;
+        if let Some(writer) = self.writer {
+            let _ = tokio::task::spawn_blocking(|| writer.join()).await;
+        }
         tracing::info!("stopped");
         Ok(())
     }

@@ -7,6 +7,7 @@ use mambo_runtime::ModelText;
 use tokio::sync::Semaphore;
 
 use crate::config::ServerConfig;
+use crate::disk::Disk;
 use crate::error::{ApiError, Kind};
 use crate::grammar::Grammars;
 use crate::info::ModelInfo;
@@ -29,6 +30,7 @@ pub(crate) struct Service {
     pub next_id: AtomicU64,
     pub watchers: Watchers,
     pub responses: ResponseStore,
+    pub disk: Disk,
     /// Places for work on text that takes long.
     pub text_places: Arc<Semaphore>,
 }

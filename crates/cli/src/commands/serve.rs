@@ -38,6 +38,15 @@ pub struct ServeArgs {
     /// Memory for prompts that were read, such as 2G, or off
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub prefix_cache: ByteSize,
+    /// Folder for conversations that clients save, found again after a restart
+    #[arg(long, value_name = "DIR")]
+    pub sessions: Option<PathBuf>,
+    /// Folder for prompts that the prefix cache has no memory for, and all of it when the server stops
+    #[arg(long, value_name = "DIR")]
+    pub disk_cache: Option<PathBuf>,
+    /// Most bytes of the disk cache
+    #[arg(long, value_name = "SIZE", default_value = "10G", requires = "disk_cache")]
+    pub disk_cache_size: ByteSize,
     /// Requests that may wait; more are told to come back
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub queue: usize,
@@ -72,7 +81,12 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let config = config(args)?;
     let model = open::model(args.model.model.as_deref())?;
     let text = model.text()?;
-    let prefix_cache = args.prefix_cache.bytes().map(|bytes| PrefixCacheConfig { bytes, every: None, spills: false });
+    let spills = config.disk_cache.is_some();
+    let prefix_cache =
+        args.prefix_cache.bytes().map(|bytes| PrefixCacheConfig { bytes, every: None, spills });
+    if prefix_cache.is_none() && (spills || config.sessions.is_some()) {
+        bail!("--sessions and --disk-cache fill the prefix cache, and --prefix-cache is off; give it memory");
+    }
     let options = LoadOptions { sequences: args.max_sequences, prefix_cache, ..args.model.load_options() };
     let engine = open::engine(&model, args.model.threads, &options)?;
     put_note(reserved(&engine, &config.model_names[0], args));
@@ -102,6 +116,8 @@ fn config(args: &ServeArgs) -> Result<ServerConfig> {
         api_keys,
         cors_origins: args.cors.clone(),
         host_names: args.host_name.clone(),
+        sessions: args.sessions.clone(),
+        disk_cache: args.disk_cache.clone().zip(args.disk_cache_size.bytes()),
         queue: args.queue,
         connections: args.max_connections,
         time_limit: Duration::from_secs(args.time_limit),

@@ -185,9 +185,11 @@ impl PrefixCache {
         *self.tree.value_mut(node) = Some(Entry { snapshot, used: self.clock });
     }
 
-    /// Takes the snapshot out that is worth least.
-    pub fn evict(&mut self) -> Option<Arc<Snapshot>> {
-        let worth = |id: &NodeId| self.worth(*id);
+    /// Takes the snapshot out that is worth least; the one after `spared` only if it is the last.
+    pub fn evict(&mut self, spared: &[u32]) -> Option<Arc<Snapshot>> {
+        let spared =
+            self.tree.find(spared).valued.last().copied().filter(|id| self.tree.depth(*id) == spared.len());
+        let worth = |id: &NodeId| if Some(*id) == spared { f64::INFINITY } else { self.worth(*id) };
         let least = self.tree.valued().min_by(|a, b| worth(a).total_cmp(&worth(b)))?;
         self.clock = self.clock.max(self.worth(least));
         let entry = self.tree.remove(least).expect("it holds a value");
@@ -199,7 +201,7 @@ impl PrefixCache {
 
     /// Drops everything.
     pub fn clear(&mut self) {
-        while self.evict().is_some() {}
+        while self.evict(&[]).is_some() {}
     }
 
     fn entry(&self, id: NodeId) -> &Entry {

@@ -104,8 +104,8 @@ pub(crate) fn error_body(error: &ApiError) -> Value {
         Kind::Busy => "rate_limit_error",
         Kind::Unavailable => "overloaded_error",
         Kind::Timeout => "timeout_error",
-        Kind::Internal => "api_error",
-        Kind::Invalid | Kind::Method => "invalid_request_error",
+        Kind::Internal | Kind::Storage => "api_error",
+        Kind::Invalid | Kind::Method | Kind::Conflict => "invalid_request_error",
     };
     json!({"type": "error", "error": {"type": kind, "message": error.message}})
 }

@@ -7,7 +7,7 @@ use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Extension, Router};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -18,7 +18,7 @@ use crate::asked::Asked;
 use crate::error::{ApiError, Kind};
 use crate::record::Record;
 use crate::service::Service;
-use crate::{anthropic, ollama, openai, page, tokens, view};
+use crate::{anthropic, ollama, openai, page, sessions, tokens, view};
 
 type Shared = State<Arc<Service>>;
 
@@ -42,6 +42,9 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/api/version", get(version))
         .route("/api/mambo/model", get(model))
         .route("/api/mambo/live", get(live))
+        .route("/sessions", answered(sessions::save).get(session_list))
+        .route("/sessions/{name}", delete(remove_session))
+        .route("/sessions/{name}/load", post(load_session))
         .route("/tokenize", answered(tokens::tokenize))
         .route("/detokenize", answered(tokens::detokenize))
         .fallback(not_found)
@@ -115,7 +118,10 @@ async fn let_in(State(service): Shared, mut request: Request, next: Next) -> Res
             header::ACCESS_CONTROL_EXPOSE_HEADERS,
             HeaderValue::from_static("retry-after, x-request-id"),
         );
-        out.insert(header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS"));
+        out.insert(
+            header::ACCESS_CONTROL_ALLOW_METHODS,
+            HeaderValue::from_static("GET, POST, DELETE, OPTIONS"),
+        );
     }
     out.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     // Ids are plain ASCII, whoever made them.
@@ -186,6 +192,22 @@ async fn one_model(State(service): Shared, Path(name): Path<String>) -> Response
         Ok(()) => json_response(StatusCode::OK, &openai::models(&service)["data"][0]),
         Err(error) => failed(error),
     }
+}
+
+async fn session_list(State(service): Shared) -> Response {
+    answer_of(sessions::list(&service))
+}
+
+async fn load_session(State(service): Shared, Path(name): Path<String>) -> Response {
+    answer_of(sessions::load(&service, &name).await)
+}
+
+async fn remove_session(State(service): Shared, Path(name): Path<String>) -> Response {
+    answer_of(sessions::remove(&service, &name))
+}
+
+fn answer_of(answer: Result<serde_json::Value, ApiError>) -> Response {
+    answer.map_or_else(failed, |value| json_response(StatusCode::OK, &value))
 }
 
 async fn tags(State(service): Shared) -> Response {

@@ -14,12 +14,16 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use crate::disk::Spill;
 use crate::job::{Job, Update};
 use crate::metrics::Metrics;
 use pace::Pace;
 
 /// How often deadlines and clients that have gone are looked for.
 const SWEEP: Duration = Duration::from_millis(50);
+
+/// How long the prefix cache may take to reach the disk when the server stops.
+const FLUSH: Duration = Duration::from_secs(10);
 
 enum Command {
     Job(Box<Job>),
@@ -56,7 +60,12 @@ struct Counts {
 
 impl Worker {
     /// Starts the thread.
-    pub fn start(engine: Engine, queue: usize, metrics: Arc<Metrics>) -> std::io::Result<Worker> {
+    pub fn start(
+        engine: Engine,
+        queue: usize,
+        metrics: Arc<Metrics>,
+        spill: Option<Spill>,
+    ) -> std::io::Result<Worker> {
         let (commands, receiver) = unbounded_channel();
         let (counts, slots) = (Arc::<Counts>::default(), engine.config().max_sequences);
         let state = State {
@@ -65,6 +74,7 @@ impl Worker {
             commands: receiver,
             counts: Arc::clone(&counts),
             metrics,
+            spill,
             pace: Pace::new(),
             stop_at: None,
             swept: Instant::now(),
@@ -131,6 +141,8 @@ struct State {
     commands: UnboundedReceiver<Command>,
     counts: Arc<Counts>,
     metrics: Arc<Metrics>,
+    /// Where what the prefix cache drops goes.
+    spill: Option<Spill>,
     pace: Pace,
     stop_at: Option<Instant>,
     swept: Instant,
@@ -152,10 +164,30 @@ impl State {
             }
             events.into_iter().for_each(|event| self.report(event));
             self.sweep();
+            self.spill();
             self.metrics.note_engine(&self.engine);
         }
         for (_, running) in self.jobs.drain() {
             let _ = running.job.updates.send(Update::ShuttingDown);
+        }
+        self.spill_all();
+    }
+
+    /// Sends on what the prefix cache dropped; where the disk is slower, it is lost.
+    fn spill(&mut self) {
+        let Some(spill) = &self.spill else { return };
+        self.engine.take_spilled().into_iter().for_each(|bytes| _ = spill.try_send(bytes));
+    }
+
+    /// Sends on what the prefix cache holds, for the next start.
+    fn spill_all(&mut self) {
+        let Some(spill) = self.spill.take() else { return };
+        let until = Instant::now() + FLUSH;
+        for snapshot in self.engine.kept_ends() {
+            let Ok(bytes) = self.engine.export(&snapshot) else { return };
+            if Instant::now() >= until || spill.send(bytes).is_err() {
+                return;
+            }
         }
     }
 
@@ -220,7 +252,7 @@ impl State {
                 self.metrics.note_token(since.map(|then| now - then), now - running.job.arrived);
                 (Update::Token(choice), false)
             }
-            Event::Snapshot { .. } => return,
+            Event::Snapshot { snapshot, .. } => (Update::Snapshot(snapshot), false),
             Event::Finished { reason, .. } => {
                 self.metrics.note_finish(&reason, now - running.job.arrived);
                 (Update::Finished(reason), true)
