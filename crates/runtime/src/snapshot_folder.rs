@@ -137,9 +137,7 @@ impl SnapshotFolder {
     /// find each other's; reading the file tells.
     pub fn find(&mut self, prompt: &[u32], longer_than: usize) -> Option<SnapshotFile> {
         let most = prompt.len().checked_sub(1).filter(|most| *most > longer_than)?;
-        if self.files.range(longer_than + 1..=most).next().is_none() {
-            return None;
-        }
+        self.files.range(longer_than + 1..=most).next()?;
         let digests = digests(&prompt[..most]);
         let mut fitting = self.files.range_mut(longer_than + 1..=most).rev();
         let file = fitting.find_map(|(length, files)| files.get_mut(&digests[length - 1]))?;
