@@ -8,11 +8,13 @@ mod builtin;
 mod byte_size;
 mod commands;
 mod comparison;
+mod config_file;
 mod curve;
 mod environment;
 mod hints;
 mod interrupt;
 mod lines;
+mod log;
 mod machine;
 mod model_report;
 mod open;
@@ -24,15 +26,25 @@ mod workload;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Cli, Command};
 use hints::one_sentence;
 use terminal::put_note;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match cli.command {
+    let result = config_file::command_line().and_then(run);
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that closed the pipe has had enough; that is not an error.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            put_note(format_args!("mambo: {}", one_sentence(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Chat(args) => commands::chat::run(&args),
         Command::Serve(args) => commands::serve::run(&args),
@@ -45,15 +57,6 @@ fn main() -> ExitCode {
         Command::Synth(args) => commands::synth::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        // A reader that closed the pipe has had enough; that is not an error.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            put_note(format_args!("mambo: {}", one_sentence(&error)));
-            ExitCode::FAILURE
-        }
     }
 }
 

@@ -172,6 +172,57 @@ fn hostile_templates_end_with_an_error() {
     }
 }
 
+/// Each would take gigabytes, or for ever, in a few steps.
+#[test]
+fn templates_that_make_much_of_little_end_with_an_error() {
+    let double = |step: &str| {
+        format!(
+            "{{% set ns = namespace(s='0123456789abcdef') %}}{{% for i in range(60) %}}{step}{{% endfor %}}{{{{ ns.s }}}}"
+        )
+    };
+    let cases = [
+        double("{% set ns.s = ns.s ~ ns.s %}"),
+        double("{% set ns.s = ns.s + ns.s %}"),
+        double("{% set ns.s = ns.s * 9 %}"),
+        double("{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}"),
+        double("{% set ns.s = ns.s|replace('0', ns.s) %}"),
+        double("{% set ns.s = ns.s.replace('0', ns.s) %}"),
+        double("{% set ns.s = [ns.s, ns.s]|join %}"),
+        double("{% set ns.s = ns.s.join([ns.s, ns.s]) %}"),
+        double("{% set ns.s = '%s%s'|format(ns.s, ns.s) %}"),
+        double("{% set ns.s = '{}{}'.format(ns.s, ns.s) %}"),
+        double("{% set ns.s = [ns.s, ns.s]|tojson %}"),
+        double("{% set ns.s = [ns.s, ns.s] %}"),
+        double("{% set ns.s = {'a': ns.s, 'b': ns.s} %}"),
+        double("{% set ns.s = dict(a=ns.s, b=ns.s) %}"),
+        double("{% set ns.s = [ns.s] + [ns.s] %}"),
+        double("{% set ns.s = [ns.s]|zip([ns.s])|list %}"),
+        "{% macro m(s, n) %}{% if n %}{{ m(s ~ s, n - 1) }}{% else %}{{ s }}{% endif %}{% endmacro %}{{ m('0123456789abcdef', 60) }}".into(),
+        "{% set l = [1, 2] %}{% set ns = namespace(l=l) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}{{ ns.l|length }}".into(),
+        "{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% endfor %}".into(),
+        "{% set n = 10 ** 9 %}{{ 'x' * n }}".into(),
+        "{% set n = 10 ** 9 %}{{ [1] * n }}".into(),
+        "{% set n = 10 ** 9 %}{{ (1, 2) * n }}".into(),
+        "{% set n = 10 ** 9 %}{{ 'x'|indent(n, true) }}".into(),
+        "{% set n = 10 ** 9 %}{{ 'x'|indent(width=n, first=true) }}".into(),
+        "{% set n = 10 ** 9 %}{{ [1]|batch(n, 'x')|list }}".into(),
+        "{% set n = 10 ** 9 %}{{ [1]|slice(n)|list }}".into(),
+        "{% set n = 10 ** 9 %}{{ [1]|tojson(indent=n) }}".into(),
+        "{{ '%1000000000d'|format(1) }}".into(),
+        "{{ '{:1000000000}'.format(1) }}".into(),
+        format!("{{% set x %}}{{% for a in range(99999) %}}{{% for b in range(99) %}}{}{{% endfor %}}{{% endfor %}}{{% endset %}}", "y".repeat(20_000)),
+        "{% set s = 'x' * 60000000 %}{% set ns = namespace(l=[]) %}{% for i in range(99) %}{% set ns.l = ns.l + [i] %}{{ s }}{% endfor %}".into(),
+        "{% set s = 'x' * 6000000 %}{% for i in range(9999) %}{% set t = s|upper %}{% endfor %}".into(),
+    ];
+    for source in cases {
+        let template = ChatTemplate::new("mine.jinja", &source).unwrap();
+        let error = template.render(&ChatRequest::new(vec![])).unwrap_err().to_string();
+        assert!(error.starts_with("chat template mine.jinja, line 1: "), "{source}: {error}");
+        let says_why = ["makes a value", "makes values", "makes lists", "recursion"];
+        assert!(says_why.iter().any(|why| error.contains(why)), "{source}: {error}");
+    }
+}
+
 #[test]
 fn a_long_conversation_is_no_hostile_one() {
     let turn =

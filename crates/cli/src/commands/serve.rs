@@ -14,6 +14,7 @@ use mambo_server::{ModelInfo, Server, ServerConfig, file_bytes, model_view};
 use crate::amounts::{context_text, counted, short_count};
 use crate::args::ModelArgs;
 use crate::byte_size::ByteSize;
+use crate::log::LogArgs;
 use crate::open;
 use crate::terminal::put_note;
 
@@ -68,6 +69,12 @@ pub struct ServeArgs {
     /// Name that requests call the model; the file's or folder's own if left out (repeatable)
     #[arg(long, value_name = "NAME")]
     pub name: Vec<String>,
+    /// TOML file with settings by the names of these flags, such as port = 8080; a flag wins over the file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What is logged.
+    #[command(flatten)]
+    pub log: LogArgs,
 }
 
 /// Runs the command.
@@ -79,6 +86,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         bail!("--max-connections is 0; at least one client must get in");
     }
     let config = config(args)?;
+    args.log.install();
     let model = open::model(args.model.model.as_deref())?;
     let text = model.text()?;
     let spills = config.disk_cache.is_some();
@@ -121,6 +129,7 @@ fn config(args: &ServeArgs) -> Result<ServerConfig> {
         queue: args.queue,
         connections: args.max_connections,
         time_limit: Duration::from_secs(args.time_limit),
+        log_prompts: args.log.log_prompts,
         ..ServerConfig::new(SocketAddr::new(args.host, args.port), "")
     })
 }

@@ -4,8 +4,19 @@
 use minijinja::value::{Value, from_args};
 use minijinja::{Error, State};
 
+use super::growing;
+
 /// Calls `method` on `value`.
 pub(super) fn call(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    match (method, args) {
+        // A separator joins its argument, other than the filter has it.
+        ("join", [items]) => growing::ask(state, method, &[items.clone(), value.clone()])?,
+        ("replace" | "format", _) => {
+            let all: Vec<Value> = [value].into_iter().chain(args).cloned().collect();
+            growing::ask(state, method, &all)?;
+        }
+        _ => {}
+    }
     if let Some(text) = value.as_str()
         && let Some(result) = string_method(text, method, args)
     {

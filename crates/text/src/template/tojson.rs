@@ -2,10 +2,17 @@
 //! Spaces and escapes are part of the prompt, so they must be the same characters. Knows JSON only.
 
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
+
+use super::bounds;
 
 /// `value | tojson(indent=2, ensure_ascii=true, separators=(',', ':'), sort_keys=true)`.
-pub(super) fn filter(value: &Value, indent: Option<usize>, options: Kwargs) -> Result<Value, Error> {
+pub(super) fn filter(
+    state: &mut State,
+    value: &Value,
+    indent: Option<usize>,
+    options: Kwargs,
+) -> Result<Value, Error> {
     let indent = match indent {
         Some(width) => Some(width),
         None => options.get::<Option<usize>>("indent")?,
@@ -17,6 +24,9 @@ pub(super) fn filter(value: &Value, indent: Option<usize>, options: Kwargs) -> R
             return Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators must be two strings"));
         }
     };
+    let bytes = bounds::size(state, value)?;
+    // Every item may stand on a line of its own, as deep as lists go.
+    bounds::take(state, bytes.saturating_mul(1 + indent.unwrap_or(0) as u64))?;
     let mut writer = Writer {
         output: String::new(),
         indent,
