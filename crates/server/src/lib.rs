@@ -12,6 +12,7 @@ mod config;
 mod error;
 mod generation;
 mod grammar;
+mod grammar_mask;
 mod http;
 mod info;
 mod job;
