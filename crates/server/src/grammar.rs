@@ -1,18 +1,18 @@
 //! Grammars as masks of tokens: what an answer may go on with. The grammar starts where the thought ends.
 
-use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
 use mambo_engine::TokenMask;
 use mambo_runtime::Prompt;
-use mambo_text::{ReasoningStart, Tokenizer};
+use mambo_text::Tokenizer;
 use serde_json::{Value, json};
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use crate::chat::{Format, ToolChoice};
 use crate::error::{ApiError, Kind};
+use crate::grammar_mask::{GrammarMask, Thought};
 
 /// What an answer must look like.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Constraint {
     /// The field that asked for it.
     field: &'static str,
     /// Whether a thought comes first.
-    after_thought: bool,
+    thought: Thought,
 }
 
 impl Constraint {
@@ -33,8 +33,8 @@ impl Constraint {
         prompt: &Prompt,
         tokenizer: &Tokenizer,
     ) -> Result<Option<Constraint>, ApiError> {
-        let after_thought = prompt.style.reasoning == Some(ReasoningStart::Open);
-        let constraint = |grammar, field| Ok(Some(Constraint { grammar, field, after_thought }));
+        let thought = Thought::of(prompt.style.reasoning);
+        let constraint = |grammar, field| Ok(Some(Constraint { grammar, field, thought }));
         let names = tool_names(&prompt.tools);
         match choice {
             ToolChoice::Named(name) if !names.contains(&name.as_str()) => {
@@ -195,13 +195,10 @@ fn compact(schema: &Value) -> Value {
     schema.into()
 }
 
-/// What ends a thought.
-const END_OF_THOUGHT: &[u8] = b"</think>";
-
 /// A grammar that is ready, at its start.
 pub(crate) struct CompiledGrammar {
     matcher: Matcher,
-    after_thought: bool,
+    thought: Thought,
 }
 
 /// Compiles grammars for one vocabulary.
@@ -225,19 +222,23 @@ impl Grammars {
     /// Compiles a grammar, or says what is wrong with it.
     pub fn compile(&self, constraint: Constraint) -> Result<CompiledGrammar, ApiError> {
         let factory = self.factory.as_ref().map_err(|error| ApiError::new(Kind::Internal, error.clone()))?;
-        let Constraint { grammar, field, after_thought } = constraint;
+        let Constraint { grammar, field, thought } = constraint;
         let parser = factory.create_parser(grammar).map_err(|error| ApiError::field(field, error))?;
-        Ok(CompiledGrammar { matcher: Matcher::new(Ok(parser)), after_thought })
+        Ok(CompiledGrammar { matcher: Matcher::new(Ok(parser)), thought })
     }
 
     /// A mask for one answer after a grammar.
     pub fn mask(&self, grammar: &CompiledGrammar) -> Arc<dyn TokenMask> {
-        let matcher = grammar.matcher.deep_clone();
-        let thought = grammar.after_thought.then(Vec::new);
-        Arc::new(GrammarMask {
-            tokenizer: self.tokenizer.clone(),
-            state: Mutex::new(State { matcher, seen: 0, thought }),
-        })
+        Arc::new(GrammarMask::new(self.tokenizer.clone(), grammar.matcher.deep_clone(), grammar.thought))
+    }
+}
+
+#[cfg(test)]
+impl Grammars {
+    /// A mask after an expression.
+    pub fn mask_of_regex(&self, regex: &str, thought: Thought) -> Arc<dyn TokenMask> {
+        let grammar = TopLevelGrammar::from_regex(regex);
+        self.mask(&self.compile(Constraint { grammar, field: "response_format", thought }).unwrap())
     }
 }
 
@@ -261,57 +262,4 @@ fn environment(tokenizer: &Tokenizer, stop_tokens: &[u32], vocabulary: usize) ->
     info.tok_end_of_turn = stop_tokens.get(1).copied();
     let trie = TokTrie::from(&info, &words);
     Ok(Arc::new(ApproximateTokEnv::new(trie)))
-}
-
-struct State {
-    matcher: Matcher,
-    /// Generated tokens that were looked at.
-    seen: usize,
-    /// The last bytes of the thought, until it has ended.
-    thought: Option<Vec<u8>>,
-}
-
-/// The tokens a grammar allows, as the answer grows.
-struct GrammarMask {
-    tokenizer: Tokenizer,
-    state: Mutex<State>,
-}
-
-impl fmt::Debug for GrammarMask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("GrammarMask")
-    }
-}
-
-impl TokenMask for GrammarMask {
-    fn allow(&self, generated: &[u32], mask: &mut [u32]) {
-        let mut state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let State { matcher, seen, thought } = &mut *state;
-        for &token in &generated[(*seen).min(generated.len())..] {
-            match thought {
-                // What the grammar refuses cannot have been chosen; an error shows in the mask below.
-                None => _ = matcher.consume_token(token),
-                Some(bytes) => {
-                    bytes.extend_from_slice(self.tokenizer.token_bytes(token));
-                    if bytes.windows(END_OF_THOUGHT.len()).any(|window| window == END_OF_THOUGHT) {
-                        *thought = None;
-                    } else {
-                        // The tag may end in a later token.
-                        let excess = bytes.len().saturating_sub(END_OF_THOUGHT.len());
-                        bytes.drain(..excess);
-                    }
-                }
-            }
-        }
-        *seen = generated.len();
-        if thought.is_some() {
-            mask.fill(u32::MAX);
-            return;
-        }
-        if let Ok(allowed) = matcher.compute_mask_or_eos() {
-            for (word, allowed) in mask.iter_mut().zip(allowed.as_slice()) {
-                *word = *allowed;
-            }
-        }
-    }
 }

@@ -15,7 +15,7 @@ macro_rules! files {
 }
 
 /// The files of the page by their names.
-const FILES: [(&str, &[u8]); 29] = files!(
+const FILES: [(&str, &[u8]); 32] = files!(
     "announcer.js",
     "api.js",
     "app.js",
@@ -23,6 +23,9 @@ const FILES: [(&str, &[u8]); 29] = files!(
     "chat.css",
     "composer.js",
     "conversation.js",
+    "docs.css",
+    "docs.html",
+    "docs.js",
     "dom.js",
     "format.js",
     "frame.js",

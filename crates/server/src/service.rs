@@ -11,9 +11,9 @@ use crate::disk::Disk;
 use crate::error::{ApiError, Kind};
 use crate::grammar::Grammars;
 use crate::info::ModelInfo;
+use crate::live::Watchers;
 use crate::metrics::Metrics;
 use crate::openai::ResponseStore;
-use crate::view::Watchers;
 use crate::worker::Worker;
 
 /// One served model.

@@ -7,6 +7,7 @@ use mambo_engine::{FinishReason, Request, SamplingParams, Snapshot};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::unbounded_channel;
+use utoipa::ToSchema;
 
 use crate::asked::Asked;
 use crate::chat::Chat;
@@ -14,6 +15,7 @@ use crate::disk::Folder;
 use crate::error::{ApiError, Kind};
 use crate::http::Answer;
 use crate::job::{Job, Update};
+use crate::openapi::Operation;
 use crate::service::Service;
 use crate::time::rfc3339;
 
@@ -22,19 +24,85 @@ const MOST_SESSIONS: usize = 1000;
 const LONGEST_NAME: usize = 64;
 
 /// A conversation to remember.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct SessionRequest {
-    /// Letters, digits, `-` and `_`.
+    /// 1 to 64 letters, digits, `-` and `_`.
+    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9_-]+$")]
     pub name: String,
+    /// The model's name, or nothing.
     pub model: Option<String>,
     /// Text.
     pub prompt: Option<String>,
     /// Or messages, which the chat template renders; what the next turn shares with them is kept.
     pub messages: Option<Vec<Map<String, Value>>>,
+    /// Tools that the chat template mentions.
     #[serde(default)]
     pub tools: Vec<Value>,
+    /// More variables of the chat template.
     #[serde(default)]
     pub chat_template_kwargs: Map<String, Value>,
+}
+
+/// A session that was saved.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "describes JSON")]
+struct SavedSession {
+    /// Its name.
+    name: String,
+    /// Tokens that it spares.
+    tokens: usize,
+    /// Bytes of its file.
+    bytes: usize,
+}
+
+/// All sessions of this model.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "describes JSON")]
+struct SessionList {
+    /// In the order of their names.
+    sessions: Vec<SavedSession>,
+}
+
+/// A session that was loaded.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "describes JSON")]
+struct LoadedSession {
+    /// Its name.
+    name: String,
+    /// Tokens that it spares.
+    tokens: usize,
+}
+
+/// A session that was removed.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "describes JSON")]
+struct RemovedSession {
+    /// Its name.
+    name: String,
+    /// True.
+    removed: bool,
+}
+
+/// These paths for the OpenAPI document.
+pub(crate) fn operations() -> Vec<Operation> {
+    let example = json!({"name": "rules", "messages": [{"role": "system", "content": "Answer in French."}]});
+    let name = "1 to 64 letters, digits, `-` and `_`";
+    vec![
+        Operation::post::<SessionRequest>("/sessions", "Read a conversation and save its memory", example)
+            .describe(
+                "Later prompts that start alike go on from it, also after a restart. Needs `--sessions DIR`.",
+            )
+            .answers::<SavedSession>(),
+        Operation::get("/sessions", "All saved conversations").answers::<SessionList>(),
+        Operation::get("/sessions/{name}/load", "Bring a saved conversation into memory before it is needed")
+            .by("post")
+            .parameter("name", name)
+            .answers::<LoadedSession>(),
+        Operation::get("/sessions/{name}", "Remove a saved conversation")
+            .by("delete")
+            .parameter("name", name)
+            .answers::<RemovedSession>(),
+    ]
 }
 
 /// `POST /sessions`: runs a conversation as far as needed, and writes its memory.

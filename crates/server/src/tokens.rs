@@ -1,31 +1,68 @@
 //! `/tokenize` and `/detokenize`.
 
 use mambo_runtime::ChatRequest;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use crate::asked::Asked;
 use crate::error::ApiError;
 use crate::http::Answer;
+use crate::openai::ChatMessage;
+use crate::openapi::Operation;
 
 /// Text or a conversation to cut into tokens.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct TokenizeRequest {
+    /// The model's name; the one that is served unless given.
     pub model: Option<String>,
-    /// Text.
+    /// Text; `content` is another name for it.
     #[serde(alias = "content")]
     pub prompt: Option<String>,
     /// Or a conversation, which the chat template renders.
+    #[schema(value_type = Option<Vec<ChatMessage>>, min_items = 1)]
     pub messages: Option<Vec<Map<String, Value>>>,
     /// Whether tokens that start every text are added.
+    #[schema(default = true)]
     pub add_special_tokens: Option<bool>,
 }
 
 /// Tokens to join.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct DetokenizeRequest {
+    /// The model's name; the one that is served unless given.
     pub model: Option<String>,
+    /// Ids of tokens.
     pub tokens: Vec<u32>,
+}
+
+/// Text as tokens.
+#[derive(Serialize, ToSchema)]
+struct Tokenized {
+    /// How many there are.
+    count: usize,
+    /// How many fit into the context.
+    max_model_len: usize,
+    /// Their ids.
+    tokens: Vec<u32>,
+}
+
+/// Tokens as text.
+#[derive(Serialize, ToSchema)]
+struct Detokenized {
+    /// The text.
+    prompt: String,
+}
+
+/// These paths for the OpenAPI document.
+pub(crate) fn operations() -> Vec<Operation> {
+    vec![
+        Operation::post::<TokenizeRequest>("/tokenize", "Text as tokens", json!({"prompt": "Hello, world"}))
+            .describe("Give either `prompt` or `messages`.")
+            .answers::<Tokenized>(),
+        Operation::post::<DetokenizeRequest>("/detokenize", "Tokens as text", json!({"tokens": [72, 101]}))
+            .answers::<Detokenized>(),
+    ]
 }
 
 pub(crate) async fn tokenize(service: Asked, request: TokenizeRequest) -> Result<Answer, ApiError> {
@@ -41,9 +78,8 @@ pub(crate) async fn tokenize(service: Asked, request: TokenizeRequest) -> Result
         }
         _ => return Err(ApiError::field("prompt", "give either `prompt` or `messages`")),
     };
-    Ok(Answer::Json(
-        json!({"count": tokens.len(), "max_model_len": service.context_tokens, "tokens": tokens}),
-    ))
+    let answer = Tokenized { count: tokens.len(), max_model_len: service.context_tokens, tokens };
+    Ok(Answer::Json(json!(answer)))
 }
 
 pub(crate) async fn detokenize(service: Asked, request: DetokenizeRequest) -> Result<Answer, ApiError> {
@@ -55,5 +91,6 @@ pub(crate) async fn detokenize(service: Asked, request: DetokenizeRequest) -> Re
             format!("{token} is outside the vocabulary of {}", tokenizer.vocab_size()),
         ));
     }
-    Ok(Answer::Json(json!({"prompt": tokenizer.decode(&request.tokens, false)})))
+    let answer = Detokenized { prompt: tokenizer.decode(&request.tokens, false) };
+    Ok(Answer::Json(json!(answer)))
 }

@@ -1,9 +1,6 @@
-//! The model as the page draws it: its layers with their sizes, and live what the engine does.
+//! The model as the page draws it: its layers with their sizes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use mambo_engine::{Engine, source_bytes};
 use mambo_kernel::WeightSource;
@@ -11,15 +8,10 @@ use mambo_model::Mixer;
 use mambo_runtime::{Model, RuntimeError};
 use serde_json::{Value, json};
 
-use crate::error::ApiError;
-use crate::http::{Answer, EventSender};
 use crate::service::Service;
 
-/// How often somebody who watches is told.
-const TICK: Duration = Duration::from_millis(500);
-
 /// The layer that a call or weight belongs to, by its name.
-fn layer_of(name: &str) -> Option<usize> {
+pub(crate) fn layer_of(name: &str) -> Option<usize> {
     name.strip_prefix("layers.")?.split('.').next()?.parse().ok()
 }
 
@@ -92,90 +84,4 @@ pub(crate) fn model(service: &Service) -> Value {
     view["name"] = service.model_name().into();
     view["recommended"] = json!({"temperature": usual.temperature, "top_p": usual.top_p});
     view
-}
-
-/// Counts those who watch; calls are timed while there is anybody.
-#[derive(Default)]
-pub(crate) struct Watchers(AtomicUsize);
-
-/// Somebody who watches, until it is dropped: a client may go at any moment.
-struct Watching(Arc<Service>);
-
-impl Watching {
-    fn begin(service: Arc<Service>) -> Watching {
-        if service.watchers.0.fetch_add(1, Ordering::Relaxed) == 0 {
-            service.worker.tell(|engine| _ = engine.backend_mut().set_profiling(true));
-        }
-        Watching(service)
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        if self.0.watchers.0.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.worker.tell(|engine| _ = engine.backend_mut().set_profiling(false));
-        }
-    }
-}
-
-/// `/api/mambo/live`: an event every so often until nobody listens.
-pub(crate) async fn live(service: Arc<Service>) -> Result<Answer, ApiError> {
-    Ok(Answer::stream(move |events| async move {
-        let watching = Watching::begin(service);
-        watch(&watching.0, &events).await;
-    }))
-}
-
-async fn watch(service: &Service, events: &EventSender) {
-    let mut before = (Instant::now(), service.metrics.tokens());
-    loop {
-        tokio::time::sleep(TICK).await;
-        let Some(mut sample) = service.worker.ask(sample).await else { return };
-        let now = (Instant::now(), service.metrics.tokens());
-        let seconds = (now.0 - before.0).as_secs_f64();
-        sample["prompt_tokens_per_second"] = ((now.1[0] - before.1[0]) as f64 / seconds).into();
-        sample["tokens_per_second"] = ((now.1[1] - before.1[1]) as f64 / seconds).into();
-        before = now;
-        for layer in sample["layers"].as_array_mut().into_iter().flatten() {
-            let index = layer["index"].as_u64().unwrap_or(0) as usize;
-            layer["bytes"] = bytes_read(&service.info.view["layers"][index]).into();
-        }
-        if !events.send(&sample).await {
-            return;
-        }
-    }
-}
-
-/// Bytes of a layer's weights that one token reads: of experts only those that are chosen.
-fn bytes_read(layer: &Value) -> u64 {
-    let number = |key: &str| layer[key].as_u64().unwrap_or(0);
-    match number("experts") {
-        0 => number("bytes"),
-        experts => number("bytes") * number("experts_used") / experts,
-    }
-}
-
-/// What the engine does now.
-fn sample(engine: &mut Engine) -> Value {
-    let (waiting, running) = engine.load_counts();
-    let cache = engine.prefix_cache().map(|stats| {
-        let rate = stats.restored_tokens as f64 / stats.prompt_tokens.max(1) as f64;
-        let budget = engine.config().prefix_cache.map_or(0, |cache| cache.bytes);
-        json!({"bytes": stats.bytes, "budget": budget, "snapshots": stats.snapshots, "hit_rate": rate})
-    });
-    let mut layers: BTreeMap<usize, f64> = BTreeMap::new();
-    let (prefill, decode) = engine.program_ids();
-    for id in [prefill, decode] {
-        let times = engine.backend().call_times(id).unwrap_or_default();
-        for (call, time) in engine.backend().program(id).calls.iter().zip(times) {
-            if let Some(layer) = layer_of(&call.label) {
-                *layers.entry(layer).or_default() += time.total.as_secs_f64() * 1e6;
-            }
-        }
-    }
-    // Switching it on again starts the times anew.
-    let _ = engine.backend_mut().set_profiling(true);
-    let layers: Vec<Value> =
-        layers.into_iter().map(|(index, time)| json!({"index": index, "microseconds": time})).collect();
-    json!({"running": running, "waiting": waiting, "cache": cache, "layers": layers, "experts": null})
 }

@@ -186,6 +186,14 @@ fn completions_continue_text() {
     let joined: String =
         reply.events().iter().filter_map(|e| e["choices"][0]["text"].as_str().map(str::to_owned)).collect();
     assert_eq!(joined, text);
+    let offsets: Vec<Value> = reply
+        .events()
+        .iter()
+        .flat_map(|event| {
+            event["choices"][0]["logprobs"]["text_offset"].as_array().cloned().unwrap_or_default()
+        })
+        .collect();
+    assert_eq!(Value::Array(offsets), choice["logprobs"]["text_offset"], "offsets go on across chunks");
 }
 
 #[test]
@@ -230,6 +238,45 @@ fn tokens_go_both_ways() {
     assert_eq!(server.get("/health").status, 200);
     let metrics = server.get("/metrics").body;
     assert!(metrics.contains("vllm:num_requests_running") && metrics.ends_with("# EOF\n"), "{metrics}");
+}
+
+/// Events of the live view until there are so many.
+fn watch(stream: &mut std::net::TcpStream, count: usize) -> Vec<String> {
+    let (mut text, mut buffer) = (String::new(), [0; 4096]);
+    let events = |text: &str| -> Vec<String> {
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.filter(|data| data.ends_with('}')).map(str::to_owned).collect()
+    };
+    while events(&text).len() < count {
+        let read = stream.read(&mut buffer).unwrap();
+        text += std::str::from_utf8(&buffer[..read]).unwrap();
+    }
+    events(&text)
+}
+
+#[test]
+fn all_who_watch_see_the_same() {
+    let server = serve(1, |_| {});
+    let mut watchers = [server.connect(), server.connect()];
+    for watcher in &mut watchers {
+        watcher.write_all(&server.bytes("GET", "/api/mambo/live", &[], "")).unwrap();
+    }
+    server.ask("Tell me a story.", json!({"max_tokens": 100}));
+    let [one, other] = watchers.each_mut().map(|watcher| watch(watcher, 4));
+    let is_shared = |event: &&String| other.contains(event);
+    assert!(one.iter().filter(is_shared).count() >= 3, "{one:?} {other:?}");
+    assert!(one.iter().any(|event| event.contains("microseconds")), "{one:?}");
+}
+
+#[test]
+fn the_api_describes_itself() {
+    let server = serve(1, |config| config.api_keys = vec!["sesame".into()]);
+    let document = server.get("/openapi.json").json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let temperature = document.pointer("/components/schemas/SamplingFields/properties/temperature");
+    assert_eq!(temperature.unwrap()["minimum"].as_f64(), Some(0.0), "{temperature:?}");
+    let page = server.get("/docs");
+    assert!(page.status == 200 && page.body.contains("docs.js"), "{}", page.body);
 }
 
 #[test]

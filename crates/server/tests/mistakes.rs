@@ -73,6 +73,30 @@ fn every_path_has_its_dialect_of_errors() {
 }
 
 #[test]
+fn images_are_refused_by_the_name_of_their_field() {
+    let server = serve(1, |_| {});
+    let content = |part: Value| json!([{"role": "user", "content": [{"type": "text", "text": "hi"}, part]}]);
+    let url = json!({"type": "image_url", "image_url": {"url": "data:,"}});
+    let block = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}});
+    let input = json!({"type": "input_image", "image_url": "data:,"});
+    let cases = [
+        ("/v1/chat/completions", json!({"messages": content(url)}), "messages[0].content[1]"),
+        ("/v1/messages", json!({"max_tokens": 1, "messages": content(block)}), "messages[0].content[1]"),
+        ("/v1/responses", json!({"input": content(input)}), "input[0].content[1]"),
+        (
+            "/api/chat",
+            json!({"messages": [{"role": "user", "content": "hi", "images": ["aa"]}]}),
+            "messages[0].images",
+        ),
+        ("/api/generate", json!({"prompt": "hi", "images": ["aa"]}), "images"),
+    ];
+    for (path, body, field) in cases {
+        let reply = server.post(path, &body);
+        assert!(reply.status == 400 && reply.body.contains(field), "{path}: {} {}", reply.status, reply.body);
+    }
+}
+
+#[test]
 fn pages_elsewhere_and_strangers_stay_out() {
     let server = serve(1, |config| config.api_keys = vec!["sesame".into()]);
     let get = |headers: &[(&str, &str)]| server.request("GET", "/v1/models", headers, "").status;

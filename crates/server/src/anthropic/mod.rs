@@ -1,10 +1,12 @@
 //! Anthropic's dialect: `/v1/messages` and `/v1/messages/count_tokens`.
 
+mod describe;
 mod request;
 mod stream;
 
 use serde_json::{Value, json};
 
+pub(crate) use describe::{operations, refusals};
 pub(crate) use request::{CountRequest, MessagesRequest};
 
 use crate::asked::Asked;

@@ -2,7 +2,9 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
+use super::describe::{AnthropicContent, ThinkingField, Tool, ToolChoiceField};
 use crate::chat::{Chat, Common, Format, Sampling, ToolChoice};
 use crate::error::ApiError;
 use crate::nulls::null_is_default;
@@ -16,32 +18,59 @@ pub(crate) enum Content {
 }
 
 /// A turn.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[schema(as = AnthropicMessage)]
 pub(crate) struct Message {
+    /// `user`, `assistant` or `system`.
+    #[schema(pattern = "^(user|assistant|system)$")]
     pub role: String,
+    /// What was said.
+    #[schema(value_type = AnthropicContent)]
     pub content: Content,
 }
 
 /// A request for an answer in a conversation.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 pub(crate) struct MessagesRequest {
+    /// The model's name; the one that is served unless given.
     pub model: Option<String>,
+    /// The conversation.
+    #[schema(min_items = 1)]
     pub messages: Vec<Message>,
+    /// The system prompt: text, or blocks of text.
+    #[schema(value_type = Option<AnthropicContent>)]
     pub system: Option<Content>,
+    /// Most tokens of the answer; as many as fit unless given.
+    #[schema(minimum = 1)]
     pub max_tokens: Option<u32>,
+    /// Whether the answer comes as events.
     #[serde(default, deserialize_with = "null_is_default")]
+    #[schema(value_type = Option<bool>, default = false)]
     pub stream: bool,
+    /// Strings that end the answer; they are not part of it.
+    #[schema(max_items = 16)]
     pub stop_sequences: Option<Vec<String>>,
+    /// How freely tokens are chosen; 0 takes the most likely one. The model's own setting unless given.
+    #[schema(minimum = 0, maximum = 100)]
     pub temperature: Option<f32>,
+    /// Chooses among the most likely tokens that reach this probability together.
+    #[schema(exclusive_minimum = 0, maximum = 1)]
     pub top_p: Option<f32>,
+    /// Chooses among this many of the most likely tokens; 0 among all.
     pub top_k: Option<usize>,
+    /// Tools on offer.
+    #[schema(value_type = Option<Vec<Tool>>)]
     pub tools: Option<Vec<Map<String, Value>>>,
+    /// Which of them may or must be called.
+    #[schema(value_type = Option<ToolChoiceField>)]
     pub tool_choice: Option<Map<String, Value>>,
+    /// Whether to think.
+    #[schema(value_type = Option<ThinkingField>)]
     pub thinking: Option<Map<String, Value>>,
 }
 
 /// The same, of which only the tokens are counted.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub(crate) struct CountRequest(pub MessagesRequest);
 

@@ -4,10 +4,12 @@ mod about;
 mod answer;
 mod body;
 mod connections;
+mod describe;
 mod guard;
 mod patience;
 mod router;
 
 pub(crate) use answer::{Answer, EventSender};
 pub(crate) use connections::{Limits, serve};
+pub(crate) use describe::operations;
 pub(crate) use router::router;

@@ -18,14 +18,28 @@ use crate::asked::Asked;
 use crate::error::{ApiError, Kind};
 use crate::record::Record;
 use crate::service::Service;
-use crate::{anthropic, ollama, openai, page, sessions, tokens, view};
+use crate::{anthropic, live, ollama, openai, openapi, page, sessions, tokens, view};
 
 type Shared = State<Arc<Service>>;
 
-/// The whole server.
-pub(crate) fn router(service: Arc<Service>) -> Router {
-    Router::new()
-        .route("/", get(|| async { page::file("").unwrap_or_default() }))
+/// A router that knows its paths, so that a test can compare them with the OpenAPI document.
+#[derive(Default)]
+struct Routes {
+    router: Router<Arc<Service>>,
+    paths: Vec<&'static str>,
+}
+
+impl Routes {
+    fn route(self, path: &'static str, method: MethodRouter<Arc<Service>>) -> Routes {
+        let Routes { router, mut paths } = self;
+        paths.push(path);
+        Routes { router: router.route(path, method), paths }
+    }
+}
+
+/// Every path of the API.
+fn routes() -> Routes {
+    Routes::default()
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .route("/v1/models", get(models))
@@ -41,12 +55,21 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/api/tags", get(tags))
         .route("/api/version", get(version))
         .route("/api/mambo/model", get(model))
-        .route("/api/mambo/live", get(live))
+        .route("/api/mambo/live", get(live_samples))
         .route("/sessions", answered(sessions::save).get(session_list))
         .route("/sessions/{name}", delete(remove_session))
         .route("/sessions/{name}/load", post(load_session))
         .route("/tokenize", answered(tokens::tokenize))
         .route("/detokenize", answered(tokens::detokenize))
+        .route("/openapi.json", get(document))
+}
+
+/// The whole server: the API and the page.
+pub(crate) fn router(service: Arc<Service>) -> Router {
+    let routes = routes().router;
+    routes
+        .route("/", get(|| async { page::file("").unwrap_or_default() }))
+        .route("/docs", get(|| async { page::file("docs.html").unwrap_or_default() }))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::disable())
@@ -88,7 +111,9 @@ async fn let_in(State(service): Shared, mut request: Request, next: Next) -> Res
     let is_question = request.method() == Method::OPTIONS;
     // The page holds no secrets, and asks for the key itself.
     let path = request.uri().path();
-    let is_open = path == "/health" || is_question || page::has(path.trim_start_matches('/'));
+    let is_open = matches!(path, "/health" | "/docs" | "/openapi.json")
+        || is_question
+        || page::has(path.trim_start_matches('/'));
     let is_routine = is_open || path == "/metrics" || path == "/api/mambo/live";
     let id = about::request_id(&headers).unwrap_or_else(|| service.new_id("req"));
     let record = Arc::new(Record::new(id, request.method().as_str(), path, is_routine));
@@ -102,7 +127,9 @@ async fn let_in(State(service): Shared, mut request: Request, next: Next) -> Res
         },
     };
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        let allowed = response.headers_mut().remove(header::ALLOW);
         response = dialect.error_response(&error);
+        allowed.map(|methods| response.headers_mut().insert(header::ALLOW, methods));
     }
     let out = response.headers_mut();
     if let Some(origin) =
@@ -151,6 +178,8 @@ impl Dialect {
     fn of(path: &str) -> Dialect {
         match path {
             path if path.starts_with("/v1/messages") => Dialect::Anthropic,
+            // The page reads these, and errors as OpenAI writes them.
+            path if path.starts_with("/api/mambo/") => Dialect::OpenAi,
             path if path.starts_with("/api/") => Dialect::Ollama,
             _ => Dialect::OpenAi,
         }
@@ -210,6 +239,10 @@ fn answer_of(answer: Result<serde_json::Value, ApiError>) -> Response {
     answer.map_or_else(failed, |value| json_response(StatusCode::OK, &value))
 }
 
+async fn document() -> Response {
+    json_response(StatusCode::OK, &openapi::document())
+}
+
 async fn tags(State(service): Shared) -> Response {
     json_response(StatusCode::OK, &ollama::tags(&service))
 }
@@ -222,8 +255,8 @@ async fn model(State(service): Shared) -> Response {
     json_response(StatusCode::OK, &view::model(&service))
 }
 
-async fn live(State(service): Shared) -> Response {
-    view::live(service).await.map_or_else(failed, Answer::into_response)
+async fn live_samples(State(service): Shared) -> Response {
+    live::live(service).await.map_or_else(failed, Answer::into_response)
 }
 
 /// What no route has is a file of the page, or nothing.
@@ -239,4 +272,31 @@ async fn not_found(request: Request) -> Response {
 async fn wrong_method(request: Request) -> Response {
     let message = format!("`{}` does not take {}", request.uri().path(), request.method());
     failed(ApiError::new(Kind::Method, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_is_in_the_document() {
+        let document = openapi::document();
+        let mut described: Vec<&str> =
+            document["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        let mut served = routes().paths;
+        described.sort_unstable();
+        served.sort_unstable();
+        assert_eq!(
+            served, described,
+            "the router on the left, the document on the right: see `operations` of each dialect"
+        );
+    }
+
+    #[test]
+    fn the_page_reads_what_its_paths_refuse() {
+        let refused = Dialect::of("/api/mambo/live").error_response(&ApiError::new(Kind::Busy, "later"));
+        let body = futures_util::FutureExt::now_or_never(axum::body::to_bytes(refused.into_body(), 1000));
+        let body: serde_json::Value = serde_json::from_slice(&body.unwrap().unwrap()).unwrap();
+        assert_eq!(body["error"]["message"], "later");
+    }
 }

@@ -1,11 +1,13 @@
 //! Ollama's dialect, which desktop programs speak.
 
+mod describe;
 mod request;
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
+pub(crate) use describe::{operations, refusals};
 pub(crate) use request::{ChatRequest, GenerateRequest, ShowRequest};
 
 use crate::asked::Asked;

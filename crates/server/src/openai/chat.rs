@@ -56,6 +56,7 @@ fn chat_of(request: ChatCompletionRequest) -> Result<Chat, ApiError> {
                 "is missing; give a role, such as `user`",
             ));
         }
+        text_alone(&format!("messages[{index}].content"), message.get("content"))?;
     }
     let alternatives = count("top_logprobs", request.top_logprobs, 0, MOST_LOGPROBS)?;
     let logprobs = (request.logprobs || alternatives.is_some()).then(|| alternatives.unwrap_or(0));
@@ -76,6 +77,19 @@ fn chat_of(request: ChatCompletionRequest) -> Result<Chat, ApiError> {
             format(request.response_format)?,
         )?,
     })
+}
+
+/// Refuses content that has parts of something else than text.
+pub(crate) fn text_alone(field: &str, content: Option<&Value>) -> Result<(), ApiError> {
+    let parts = content.and_then(Value::as_array).into_iter().flatten().enumerate();
+    for (index, part) in parts {
+        if !part.get("text").is_some_and(Value::is_string) {
+            let kind = part.get("type").and_then(Value::as_str).unwrap_or("nothing");
+            let problem = format!("is `{kind}`; this model takes text alone");
+            return Err(ApiError::field(format!("{field}[{index}]"), problem));
+        }
+    }
+    Ok(())
 }
 
 /// What every object of one answer repeats.

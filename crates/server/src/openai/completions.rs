@@ -96,18 +96,17 @@ async fn prompts(
     }
 }
 
-/// Log probabilities in the older form.
-fn logprobs_of(service: &Service, tokens: &[TokenLogprobs]) -> Value {
+/// Log probabilities in the older form; `offset` counts the characters of the choice's text before these tokens.
+fn logprobs_of(service: &Service, tokens: &[TokenLogprobs], offset: &mut usize) -> Value {
     if tokens.is_empty() {
         return Value::Null;
     }
     let word = |token: u32| String::from_utf8_lossy(service.text.tokenizer().token_bytes(token)).into_owned();
-    let mut offset = 0;
     let offsets: Vec<usize> = tokens
         .iter()
         .map(|one| {
-            let at = offset;
-            offset += word(one.token).chars().count();
+            let at = *offset;
+            *offset += characters_begun(service.text.tokenizer().token_bytes(one.token));
             at
         })
         .collect();
@@ -120,6 +119,11 @@ fn logprobs_of(service: &Service, tokens: &[TokenLogprobs]) -> Value {
         "token_logprobs": tokens.iter().map(|one| one.logprobs.chosen).collect::<Vec<_>>(),
         "top_logprobs": top, "text_offset": offsets,
     })
+}
+
+/// Characters whose first byte is among these: tokens may hold parts of one.
+fn characters_begun(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count()
 }
 
 fn choice(index: usize, text: &str, logprobs: Value, finish: Option<&str>) -> Value {
@@ -135,6 +139,7 @@ async fn whole(
     let (mut choices, mut usages) = (Vec::new(), Vec::new());
     for (index, Part { mut generation, echo }) in parts.into_iter().enumerate() {
         let (mut text, mut tokens, mut finish) = (echo.unwrap_or_default(), Vec::new(), "stop");
+        let mut offset = text.chars().count();
         while let Some(delta) = generation.next().await {
             match delta {
                 Delta::Content(more) => text += &more,
@@ -143,7 +148,8 @@ async fn whole(
                 Delta::Started | Delta::Reasoning(_) | Delta::ToolCall { .. } => {}
             }
         }
-        choices.push(choice(index, &text, logprobs_of(service, &tokens), Some(finish)));
+        let logprobs = logprobs_of(service, &tokens, &mut offset);
+        choices.push(choice(index, &text, logprobs, Some(finish)));
         usages.push(generation.usage());
     }
     head["choices"] = choices.into();
@@ -163,8 +169,9 @@ async fn stream(
     // One after the other: they run at the same time, and what is not read yet waits.
     for (index, Part { mut generation, echo }) in parts.into_iter().enumerate() {
         let mut pending: Vec<TokenLogprobs> = Vec::new();
-        let chunk = |text: &str, pending: &mut Vec<TokenLogprobs>, finish: Option<&str>| {
-            let logprobs = logprobs_of(&service, &std::mem::take(pending));
+        let mut offset = echo.as_ref().map_or(0, |echo| echo.chars().count());
+        let mut chunk = |text: &str, pending: &mut Vec<TokenLogprobs>, finish: Option<&str>| {
+            let logprobs = logprobs_of(&service, &std::mem::take(pending), &mut offset);
             let mut chunk = head.clone();
             chunk["choices"] = json!([choice(index, text, logprobs, finish)]);
             chunk

@@ -1,11 +1,14 @@
 //! OpenAI's dialect.
 
+mod answers;
 mod chat;
 mod completions;
+mod describe;
 mod responses;
 mod types;
 
-pub(crate) use chat::{chat_completions, finish_error};
+pub(crate) use chat::{chat_completions, finish_error, text_alone};
 pub(crate) use completions::completions;
+pub(crate) use describe::{ChatMessage, ChatTool, operations, refusals};
 pub(crate) use responses::{ResponseStore, responses};
 pub(crate) use types::{error_body, models};

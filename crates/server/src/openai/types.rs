@@ -2,14 +2,16 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
+use super::describe::{ChatMessage, ChatTool, ResponseFormat, ToolChoiceField};
 use crate::chat::{Common, Format, Sampling, ToolChoice};
 use crate::error::{ApiError, Kind};
 use crate::nulls::null_is_default;
 use crate::service::Service;
 
 /// One string or several.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum OneOrMany {
     One(String),
@@ -26,67 +28,103 @@ impl OneOrMany {
 }
 
 /// What streams carry besides the answer.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct StreamOptions {
     /// Whether a last chunk tells the tokens used.
     #[serde(default, deserialize_with = "null_is_default")]
+    #[schema(value_type = Option<bool>, default = false)]
     pub include_usage: bool,
 }
 
 /// Settings that chat and completions share.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct SamplingFields {
-    /// 0 takes the most likely token.
+    /// How freely tokens are chosen; 0 takes the most likely one. The model's own setting unless given.
+    #[schema(minimum = 0, maximum = 100)]
     pub temperature: Option<f32>,
+    /// Chooses among the most likely tokens that reach this probability together.
+    #[schema(exclusive_minimum = 0, maximum = 1)]
     pub top_p: Option<f32>,
+    /// Chooses among this many of the most likely tokens; 0 or -1 among all.
+    #[schema(minimum = -1, maximum = 1073741824)]
     pub top_k: Option<i64>,
+    /// Leaves out tokens less likely than this share of the most likely one.
+    #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f32>,
+    /// Taken from the logits of tokens that the answer has already.
+    #[schema(minimum = -100, maximum = 100, default = 0)]
     pub presence_penalty: Option<f32>,
+    /// The same, times how often it has them.
+    #[schema(minimum = -100, maximum = 100, default = 0)]
     pub frequency_penalty: Option<f32>,
+    /// Divides the logits of tokens that were seen.
+    #[schema(exclusive_minimum = 0, maximum = 100, default = 1)]
     pub repetition_penalty: Option<f32>,
+    /// The same seed and request give the same answer.
     pub seed: Option<i64>,
-    /// Added to the logits of tokens, by id.
+    /// Added to the logits of tokens, by id: from -100, which bans a token, to 100.
+    #[schema(value_type = Option<Map<String, f32>>, example = json!({"42": -100}))]
     pub logit_bias: Option<Map<String, Value>>,
     /// Strings that end the answer; they are not part of it.
     pub stop: Option<OneOrMany>,
-    /// Most tokens of the answer.
+    /// Most tokens of the answer; as many as fit unless given.
+    #[schema(minimum = 1, maximum = 1073741824)]
     pub max_tokens: Option<i64>,
     /// Requests of higher priority go first.
+    #[schema(default = 0)]
     pub priority: Option<i32>,
 }
 
 /// A request for an answer in a conversation.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 pub(crate) struct ChatCompletionRequest {
+    /// The model's name; the one that is served unless given.
     pub model: Option<String>,
     /// The conversation.
+    #[schema(value_type = Vec<ChatMessage>, min_items = 1)]
     pub messages: Vec<Map<String, Value>>,
     #[serde(flatten)]
     pub sampling: SamplingFields,
+    /// The newer name of `max_tokens`, before which it goes.
+    #[schema(minimum = 1, maximum = 1073741824)]
     pub max_completion_tokens: Option<i64>,
     /// Answers to give.
+    #[schema(minimum = 1, maximum = 16, default = 1)]
     pub n: Option<i64>,
+    /// Whether the answer comes as events.
     #[serde(default, deserialize_with = "null_is_default")]
+    #[schema(value_type = Option<bool>, default = false)]
     pub stream: bool,
+    /// What a stream carries besides.
     pub stream_options: Option<StreamOptions>,
+    /// Whether to report log probabilities of the answer's tokens.
     #[serde(default, deserialize_with = "null_is_default")]
+    #[schema(value_type = Option<bool>, default = false)]
     pub logprobs: bool,
+    /// The same with so many alternatives of each.
+    #[schema(minimum = 0, maximum = 20)]
     pub top_logprobs: Option<i64>,
     /// Tools on offer.
+    #[schema(value_type = Option<Vec<ChatTool>>)]
     pub tools: Option<Vec<Map<String, Value>>>,
-    /// `auto`, `none`, `required` or a named function.
+    /// Which of them may or must be called.
+    #[schema(value_type = Option<ToolChoiceField>)]
     pub tool_choice: Option<Value>,
+    /// Whether several may be called at once.
+    #[schema(default = true)]
     pub parallel_tool_calls: Option<bool>,
-    /// `text`, `json_object`, `json_schema`, `regex` or `lark`.
+    /// The form that the answer must have.
+    #[schema(value_type = Option<ResponseFormat>)]
     pub response_format: Option<Map<String, Value>>,
-    /// `none` or `minimal` do not think; others do.
+    /// `none` and `minimal` do not think; `low`, `medium`, `high` and `xhigh` do.
+    #[schema(pattern = "^(none|minimal|low|medium|high|xhigh)$")]
     pub reasoning_effort: Option<String>,
     /// Further variables of the chat template.
     pub chat_template_kwargs: Option<Map<String, Value>>,
 }
 
 /// A prompt as completions take it.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum PromptField {
     Text(String),
@@ -96,22 +134,32 @@ pub(crate) enum PromptField {
 }
 
 /// A request to go on with text.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 pub(crate) struct CompletionRequest {
+    /// The model's name; the one that is served unless given.
     pub model: Option<String>,
     /// Text or tokens, one or several.
     pub prompt: PromptField,
     #[serde(flatten)]
     pub sampling: SamplingFields,
+    /// Answers to give to each prompt.
+    #[schema(minimum = 1, maximum = 16, default = 1)]
     pub n: Option<i64>,
+    /// Whether the answer comes as events.
     #[serde(default, deserialize_with = "null_is_default")]
+    #[schema(value_type = Option<bool>, default = false)]
     pub stream: bool,
+    /// What a stream carries besides.
     pub stream_options: Option<StreamOptions>,
     /// Alternatives to report the log probabilities of.
+    #[schema(minimum = 0, maximum = 5)]
     pub logprobs: Option<i64>,
     /// Whether the prompt is repeated before the answer.
     #[serde(default, deserialize_with = "null_is_default")]
+    #[schema(value_type = Option<bool>, default = false)]
     pub echo: bool,
+    /// The form that the answer must have.
+    #[schema(value_type = Option<ResponseFormat>)]
     pub response_format: Option<Map<String, Value>>,
 }
 

@@ -1,7 +1,7 @@
 //! A server with the small model, and a plain HTTP client for it.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Running {
     pub fn send_raw(&self, request: &[u8]) -> Reply {
         let mut stream = self.connect();
         stream.write_all(request).unwrap();
-        read_reply(stream)
+        read_reply(&mut BufReader::new(stream))
     }
 
     pub fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
@@ -152,8 +152,8 @@ pub fn chat(question: &str, more: Value) -> Value {
     request
 }
 
-fn read_reply(stream: TcpStream) -> Reply {
-    let mut reader = BufReader::new(stream);
+/// Reads one answer; the connection may go on.
+pub fn read_reply(reader: &mut impl BufRead) -> Reply {
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();
     let status =
@@ -180,7 +180,9 @@ fn read_reply(stream: TcpStream) -> Reply {
             bytes.extend_from_slice(&chunk[..size]);
         }
     } else {
-        reader.read_to_end(&mut bytes).unwrap();
+        let length = headers.iter().find(|(name, _)| name == "content-length");
+        bytes.resize(length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0), 0);
+        reader.read_exact(&mut bytes).unwrap();
     }
     Reply { status, headers, body: String::from_utf8(bytes).unwrap() }
 }

@@ -2,7 +2,10 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
+use super::super::chat::text_alone;
+use super::super::describe::{ReasoningField, ResponseInput, ResponseTool, TextField, ToolChoiceField};
 use super::super::types::{count, format, thinking, tool_choice};
 use crate::chat::{Chat, Common, Sampling};
 use crate::error::ApiError;
@@ -17,23 +20,49 @@ pub(crate) enum Input {
 }
 
 /// A request for a response.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 pub(crate) struct ResponsesRequest {
+    /// The model's name; the one that is served unless given.
     pub model: Option<String>,
+    /// What to answer.
+    #[schema(value_type = ResponseInput)]
     pub input: Input,
+    /// The system prompt of this answer alone.
     pub instructions: Option<String>,
+    /// The response that this one goes on from.
     pub previous_response_id: Option<String>,
+    /// Most tokens of the answer; as many as fit unless given.
+    #[schema(minimum = 1, maximum = 1073741824)]
     pub max_output_tokens: Option<i64>,
+    /// How freely tokens are chosen; 0 takes the most likely one. The model's own setting unless given.
+    #[schema(minimum = 0, maximum = 100)]
     pub temperature: Option<f32>,
+    /// Chooses among the most likely tokens that reach this probability together.
+    #[schema(exclusive_minimum = 0, maximum = 1)]
     pub top_p: Option<f32>,
+    /// Tools on offer.
+    #[schema(value_type = Option<Vec<ResponseTool>>)]
     pub tools: Option<Vec<Map<String, Value>>>,
+    /// Which of them may or must be called.
+    #[schema(value_type = Option<ToolChoiceField>)]
     pub tool_choice: Option<Value>,
+    /// Whether several may be called at once.
+    #[schema(default = true)]
     pub parallel_tool_calls: Option<bool>,
+    /// The form that the answer must have.
+    #[schema(value_type = Option<TextField>)]
     pub text: Option<Map<String, Value>>,
+    /// Whether to think.
+    #[schema(value_type = Option<ReasoningField>)]
     pub reasoning: Option<Map<String, Value>>,
+    /// Repeated in the answer.
     pub metadata: Option<Map<String, Value>>,
+    /// Whether later requests may go on from this response.
+    #[schema(default = true)]
     pub store: Option<bool>,
+    /// Whether the answer comes as events.
     #[serde(default, deserialize_with = "null_is_default")]
+    #[schema(value_type = Option<bool>, default = false)]
     pub stream: bool,
 }
 
@@ -150,6 +179,7 @@ fn text_of(field: &str, content: Option<&Value>) -> Result<String, ApiError> {
     match content {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Array(parts)) => {
+            text_alone(&format!("{field}.content"), content)?;
             let text = |part: &Value| part.get("text").and_then(Value::as_str).map(str::to_owned);
             let texts: Option<String> = parts.iter().map(text).collect();
             texts.ok_or_else(|| {
