@@ -65,12 +65,18 @@ pub(crate) struct Disk {
 /// Where the worker sends what the prefix cache drops.
 pub(crate) type Spill = SyncSender<Vec<u8>>;
 
+/// A thread that writes what is sent to it, until the sender is dropped.
+pub(crate) struct Writer {
+    pub spill: Spill,
+    pub thread: JoinHandle<()>,
+}
+
 impl Disk {
     /// Opens what the configuration names, and starts a thread that writes what is sent to it.
     pub fn open(
         config: &ServerConfig,
         model: Fingerprint,
-    ) -> Result<(Disk, Option<(Spill, JoinHandle<()>)>), RuntimeError> {
+    ) -> Result<(Disk, Option<Writer>), RuntimeError> {
         let folder = |path: &Path| Folder::open(path, model);
         let sessions = config.sessions.as_deref().map(folder).transpose()?;
         let Some((path, budget)) = &config.disk_cache else {
@@ -80,7 +86,8 @@ impl Disk {
         let (spill, spilled) = sync_channel(WAITING);
         let (written, budget) = (cache.clone(), *budget);
         let writer = std::thread::spawn(move || write_spilled(&written, model, budget, &spilled));
-        Ok((Disk { sessions, cache: Some(cache), ..Disk::default() }, Some((spill, writer))))
+        let disk = Disk { sessions, cache: Some(cache), ..Disk::default() };
+        Ok((disk, Some(Writer { spill, thread: writer })))
     }
 
     /// The file that restores most of a prompt, if it restores so many tokens.

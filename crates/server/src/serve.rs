@@ -69,7 +69,7 @@ impl Server {
         let grammars = Grammars::new(text.tokenizer(), text.stop_tokens(), info.vocabulary);
         let context_tokens = engine.config().context_tokens;
         let (disk, writer) = Disk::open(&config, engine.fingerprint()).map_err(ServeError::Disk)?;
-        let (spill, writer) = writer.unzip();
+        let (spill, writer) = writer.map(|writer| (writer.spill, writer.thread)).unzip();
         let worker =
             Worker::start(engine, config.queue, Arc::clone(&metrics), spill).map_err(ServeError::Thread)?;
         let started = unix_seconds();
