@@ -125,11 +125,12 @@ pub(crate) fn document() -> Value {
             let mut responses = Map::new();
             responses.insert("200".into(), json!({"description": "The answer.", "content": answers}));
             responses.extend(refusals.answers());
-            let name = path.trim_matches('/').replace(['/', '{', '}'], "_");
+            let name = format!("{method}_{}", path.trim_matches('/').replace(['/', '{', '}'], "_"));
             body.insert("tags".into(), json!([tag]));
             body.insert("operationId".into(), name.into());
             body.insert("responses".into(), responses.into());
-            paths.insert(path.to_owned(), json!({method: body}));
+            // A path may have several methods.
+            paths.entry(path).or_insert_with(|| json!({}))[method] = body.into();
             schemas.extend(own.into_iter().map(|(name, schema)| (name, json!(schema))));
         }
         schemas.extend(refusals.1.into_iter().map(|(name, schema)| (name, json!(schema))));
