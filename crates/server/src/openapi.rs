@@ -138,8 +138,8 @@ pub(crate) fn document() -> Value {
             body.insert("tags".into(), json!([tag]));
             body.insert("operationId".into(), name.into());
             body.insert("responses".into(), responses.into());
-            let methods = paths.entry(path).or_insert_with(|| json!({}));
-            methods[method] = body.into();
+            // A path may have several methods.
+            paths.entry(path).or_insert_with(|| json!({}))[method] = body.into();
             schemas.extend(own.into_iter().map(|(name, schema)| (name, json!(schema))));
         }
         schemas.extend(refusals.1.into_iter().map(|(name, schema)| (name, json!(schema))));
