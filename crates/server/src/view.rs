@@ -9,7 +9,7 @@ use mambo_engine::{Engine, source_bytes};
 use mambo_kernel::WeightSource;
 use mambo_model::Mixer;
 use mambo_runtime::{Model, RuntimeError};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::http::{Answer, EventSender};
@@ -104,7 +104,7 @@ struct Watching(Arc<Service>);
 impl Watching {
     fn begin(service: Arc<Service>) -> Watching {
         if service.watchers.0.fetch_add(1, Ordering::Relaxed) == 0 {
-            service.worker.tell(|engine| _ = engine.backend_mut().set_profiling(true));
+            service.worker.tell(|engine| measure(engine, true));
         }
         Watching(service)
     }
@@ -113,9 +113,15 @@ impl Watching {
 impl Drop for Watching {
     fn drop(&mut self) {
         if self.0.watchers.0.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.worker.tell(|engine| _ = engine.backend_mut().set_profiling(false));
+            self.0.worker.tell(|engine| measure(engine, false));
         }
     }
+}
+
+/// Starts or stops all that is measured for those who watch.
+fn measure(engine: &mut Engine, on: bool) {
+    let _ = engine.backend_mut().set_profiling(on);
+    engine.watch_experts(on);
 }
 
 /// `/api/mambo/live`: an event every so often until nobody listens.
@@ -177,5 +183,9 @@ fn sample(engine: &mut Engine) -> Value {
     let _ = engine.backend_mut().set_profiling(true);
     let layers: Vec<Value> =
         layers.into_iter().map(|(index, time)| json!({"index": index, "microseconds": time})).collect();
-    json!({"running": running, "waiting": waiting, "cache": cache, "layers": layers, "experts": null})
+    let experts = engine.take_expert_counts().into_iter();
+    let experts: Map<String, Value> = experts
+        .filter_map(|layer| Some((layer_of(&layer.label)?.to_string(), json!(layer.counts))))
+        .collect();
+    json!({"running": running, "waiting": waiting, "cache": cache, "layers": layers, "experts": experts})
 }
