@@ -114,6 +114,23 @@ def openai_responses(client):
                                    reasoning={"effort": "none"}, previous_response_id=called.id).output
 
 
+def openai_embeddings(client):
+    texts = ["The cat sat on the mat.", "A dog barked."]
+    # The client asks for base 64 by itself and decodes it.
+    both = client.embeddings.create(model=MODEL, input=texts)
+    plain = client.embeddings.create(model=MODEL, input=texts[1], encoding_format="float")
+    assert both.data[1].embedding == plain.data[0].embedding and both.data[1].index == 1
+    assert abs(sum(value * value for value in plain.data[0].embedding) - 1) < 1e-5
+    assert both.usage.prompt_tokens > plain.usage.prompt_tokens == plain.usage.total_tokens
+    assert len(client.embeddings.create(model=MODEL, input=[[5, 6], [7]], dimensions=8).data[1].embedding) == 8
+    for wrong in ({"input": ""}, {"dimensions": 1 << 20}):
+        try:
+            client.embeddings.create(**{"model": MODEL, "input": "hi", **wrong})
+            raise AssertionError(f"{wrong} was taken")
+        except openai.BadRequestError as error:
+            assert list(wrong)[0] in str(error), error
+
+
 def openai_errors(client):
     for wrong in ({"model": "other"}, {"temperature": -1}, {"tool_choice": "required"}):
         try:
@@ -168,6 +185,10 @@ def ollama_all(client):
     jsonschema.validate(json.loads(formed.message.content), schema)
     text = client.generate(model=MODEL, prompt=SUM, think=False, options={"temperature": 0, "num_predict": 50})
     assert "42" in text.response and text.eval_count > 0, text
+    embedded = client.embed(model=MODEL, input=["The cat sat on the mat.", "A dog barked."])
+    assert len(embedded.embeddings) == 2 and embedded.prompt_eval_count > 5, embedded
+    old = client.embeddings(model=MODEL, prompt="A dog barked.")
+    assert list(old.embedding) == list(embedded.embeddings[1])
     assert client.list().models[0].model == MODEL
     assert client.show(MODEL).template
 
@@ -178,7 +199,7 @@ def main():
         second = anthropic.Anthropic(base_url=server.address, api_key="none", max_retries=0)
         third = ollama.Client(host=server.address)
         for client, tests in ((first, (openai_chat, openai_tools, openai_structured, openai_logprobs, openai_several,
-                                       openai_responses, openai_errors)), (second, (anthropic_all,)), (third, (ollama_all,))):
+                                       openai_responses, openai_embeddings, openai_errors)), (second, (anthropic_all,)), (third, (ollama_all,))):
             for test in tests:
                 test(client)
                 print(f"ok {test.__name__}", flush=True)

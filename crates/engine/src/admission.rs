@@ -48,9 +48,7 @@ impl Engine {
                 return Admission::Held;
             }
         }
-        let context = self.config.context_tokens;
-        let limit =
-            request.max_tokens.map_or(context, |max| request.prompt.len().saturating_add(max).min(context));
+        let limit = request.limit(self.config.context_tokens);
         // Pages for the whole answer are reserved now: a running sequence is never evicted.
         let needed = KvPages::pages_for(limit) - self.shared_pages(&request.prompt, resume.as_deref());
         if self.slots.free() > 0 {

@@ -12,6 +12,7 @@ use mambo_kernel::{Backend, BackendError, CacheLayout, ProgramId, SSM_CHUNK, Ste
 use crate::batch::Batch;
 use crate::cache::{CellPool, KvPages, StateSlots};
 use crate::error::EngineError;
+use crate::experts::ExpertWatch;
 use crate::fingerprint::Fingerprint;
 use crate::in_flight::StepInFlight;
 use crate::load::{EngineConfig, Loaded, ModelGraphs, Programs, Progress, Weights, load};
@@ -38,6 +39,13 @@ pub enum Event {
         /// The token with its log probabilities, if asked for.
         choice: Choice,
     },
+    /// The embedding a request asked for, right before `Finished`.
+    Embedding {
+        /// Whose.
+        id: SequenceId,
+        /// The last prompt token's hidden row after the final norm.
+        row: Vec<f32>,
+    },
     /// The snapshot a request asked for.
     Snapshot {
         /// Whose.
@@ -60,6 +68,7 @@ impl Event {
         match self {
             Event::Started { id, .. }
             | Event::Token { id, .. }
+            | Event::Embedding { id, .. }
             | Event::Snapshot { id, .. }
             | Event::Finished { id, .. } => *id,
         }
@@ -84,6 +93,8 @@ pub struct Engine {
     /// Prompt tokens that a step reads beside answers.
     pub(crate) prompt_room: usize,
     pub(crate) last_step: StepLoad,
+    /// Counts the experts that steps choose.
+    pub(crate) experts: ExpertWatch,
     /// Why no call can succeed any more.
     pub(crate) lost: Option<Arc<BackendError>>,
     trained_context: usize,
@@ -113,7 +124,7 @@ impl Engine {
         config.max_sequences = config.max_sequences.max(1);
         // Every sequence that decodes must find a row in every step.
         config.step_tokens = config.step_tokens.max(config.max_sequences);
-        let Loaded { programs, layout, fingerprint } =
+        let Loaded { programs, layout, fingerprint, routes } =
             load(&mut *backend, graphs, weights, &config, progress)?;
         let (pages, slots, snapshot_slots) = pools(&layout, &config);
         Ok(Engine {
@@ -127,6 +138,7 @@ impl Engine {
             spilled: Vec::new(),
             prompt_room: usize::MAX,
             last_step: StepLoad::default(),
+            experts: ExpertWatch::new(routes),
             lost: None,
             layout,
             trained_context: graphs.trained_context,
@@ -175,6 +187,12 @@ impl Engine {
         &self.layout
     }
 
+    /// Numbers of an embedding; nothing if the engine was loaded without.
+    pub fn embedding_size(&self) -> Option<usize> {
+        let program = self.backend.program(self.programs.prefill);
+        self.programs.embedding.map(|output| program.outputs[output].operand.cols)
+    }
+
     /// What names the loaded model.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
@@ -213,7 +231,11 @@ impl Engine {
     pub fn submit(&mut self, request: Request) -> Result<SequenceId, EngineError> {
         self.check_alive()?;
         self.check_tokens(&request.prompt)?;
-        if request.prompt.len() == self.config.context_tokens {
+        if request.embeds && self.programs.embedding.is_none() {
+            let problem = "the engine was loaded without embeddings; load it with them";
+            return Err(EngineError::Request(problem.to_owned()));
+        }
+        if request.prompt.len() == self.config.context_tokens && !request.embeds {
             return Err(EngineError::NoRoom { context: self.config.context_tokens });
         }
         if let Some(problem) = request.problem() {

@@ -55,6 +55,11 @@ pub enum EngineError {
         /// Position of the token that ran.
         position: usize,
     },
+    /// An embedding is not numbers.
+    #[error(
+        "the embedding is not numbers, because the checkpoint is damaged or its type does not suit the model; try another file of it"
+    )]
+    NoEmbedding,
     /// A step failed in the backend.
     #[error("the step failed and what the sequence had computed is lost; submit it again ({0})")]
     Step(Arc<BackendError>),

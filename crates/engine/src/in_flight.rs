@@ -18,6 +18,8 @@ pub(crate) struct StepInFlight {
     follow_up: Option<Ticket>,
     /// Why that one failed.
     failure: Option<BackendError>,
+    /// Where the chosen experts come among the fetched rows, if they are counted.
+    routes: Option<usize>,
     parts: Vec<Part>,
 }
 
@@ -32,8 +34,8 @@ struct Part {
     position: usize,
     /// Index among the wanted rows, if a token is chosen.
     chosen: Option<u32>,
-    /// Index among the fetched rows of its logits, if they were asked for.
-    logits: Option<usize>,
+    /// Index among the fetched rows of its logits or its embedding, if either was asked for.
+    fetched: Option<usize>,
 }
 
 impl Engine {
@@ -61,6 +63,7 @@ impl Engine {
             sequence.unseen += usize::from(part.chosen.is_some());
         }
         self.last_step = StepLoad { answers, prompt_tokens: tokens - answers };
+        let routes = self.experts.fetch(self.batch.token_ids.len(), &mut self.batch.fetch);
         match self.submit_batch(&parts) {
             Ok((ticket, submitted)) => {
                 // Even without its follow-up, the step has to be collected.
@@ -68,7 +71,7 @@ impl Engine {
                     Ok(follow_up) => (follow_up, None),
                     Err(error) => (None, Some(error)),
                 };
-                self.in_flight.push_back(StepInFlight { ticket, follow_up, failure, parts });
+                self.in_flight.push_back(StepInFlight { ticket, follow_up, failure, routes, parts });
             }
             Err(error) => self.fail_parts(&parts, error),
         }
@@ -89,17 +92,22 @@ impl Engine {
                 continue;
             }
             self.batch.push(sequence, count, unseen);
-            let (mut chosen, mut logits) = (None, None);
+            let (mut chosen, mut fetched) = (None, None);
             if count == sequence.pending() {
                 let row = self.batch.want(sequence, self.vocab);
                 chosen = Some(row);
-                if sequence.request.sampling.logprobs.is_some() {
-                    logits = Some(self.batch.fetch.len());
-                    self.batch.fetch.push(Fetch { output: self.programs.logits, rows: row..row + 1 });
+                let output = match (&sequence.request.sampling.logprobs, sequence.request.embeds) {
+                    (_, true) => self.programs.embedding,
+                    (Some(_), false) => Some(self.programs.logits),
+                    (None, false) => None,
+                };
+                if let Some(output) = output {
+                    fetched = Some(self.batch.fetch.len());
+                    self.batch.fetch.push(Fetch { output, rows: row..row + 1 });
                 }
             }
             let position = sequence.slot.position() + count;
-            parts.push(Part { id: sequence.id, position, chosen, logits });
+            parts.push(Part { id: sequence.id, position, chosen, fetched });
         }
         parts
     }
@@ -154,6 +162,7 @@ impl Engine {
         let results = std::mem::take(&mut self.results);
         match step.failure.map_or(collected, Err) {
             Ok(()) => {
+                self.experts.count(step.routes, &results);
                 for part in &step.parts {
                     // Taking one sequence's snapshot can find the device gone, and all sequences with it.
                     if !self.is_lost() {
@@ -184,13 +193,17 @@ impl Engine {
             debug_assert_eq!(token, NO_TOKEN, "a chosen token is in the vocabulary");
             return self.fail(index, EngineError::NoToken { position: part.position - 1 }.into());
         }
+        let fetched = part.fetched.map(|fetched| &results.rows[fetched][..]);
+        if self.running[index].request.embeds {
+            let row = fetched.expect("an embedding is fetched with the last token");
+            return self.give_embedding(index, row);
+        }
         let sequence = &mut self.running[index];
         sequence.unseen -= 1;
         sequence.generated.push(token);
         sequence.history.add(token);
         let count = sequence.request.sampling.logprobs;
-        let logits = part.logits.map(|fetched| &results.rows[fetched][..]);
-        let logprobs = logits.zip(count).map(|(logits, count)| logprobs(logits, token, count));
+        let logprobs = fetched.zip(count).map(|(logits, count)| logprobs(logits, token, count));
         let id = sequence.id;
         self.events.push(Event::Token { id, choice: Choice { token, logprobs } });
         if let Some(reason) = self.running[index].finish_after(token) {
@@ -201,6 +214,17 @@ impl Engine {
                 self.retire(index);
             }
         }
+    }
+
+    /// Ends a sequence with its embedding. Its end is not kept: nobody goes on from it.
+    fn give_embedding(&mut self, index: usize, row: &[f32]) {
+        let id = self.running[index].id;
+        if !row.iter().all(|value| value.is_finite()) {
+            return self.fail(index, EngineError::NoEmbedding.into());
+        }
+        self.events.push(Event::Embedding { id, row: row.to_vec() });
+        self.events.push(Event::Finished { id, reason: FinishReason::Stop });
+        self.retire(index);
     }
 
     /// Notes that a step of a sequence has ended; its index if it still runs.

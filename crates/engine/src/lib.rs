@@ -9,6 +9,7 @@ pub mod cache;
 mod checksum;
 mod engine;
 mod error;
+mod experts;
 mod export;
 mod fingerprint;
 mod history;
@@ -26,6 +27,7 @@ mod snapshot;
 
 pub use engine::{Engine, Event};
 pub use error::{EngineError, Failure};
+pub use experts::ExpertCounts;
 pub use export::Export;
 pub use fingerprint::Fingerprint;
 pub use load::{

@@ -5,13 +5,14 @@ use std::collections::HashSet;
 use mambo_graph::Graph;
 use mambo_graph::passes::{PassContext, PassReport, run_passes};
 use mambo_kernel::{
-    Backend, CacheLayout, CacheTypes, KvScale, KvTypes, MemoryBudget, Phase, Program, ProgramId, Rollback,
-    SSM_CHUNK, StateElem, WeightKey, WeightSource,
+    Backend, CacheLayout, CacheTypes, KvScale, KvTypes, MemoryBudget, OpKind, Phase, Program, ProgramId,
+    Rollback, SSM_CHUNK, StateElem, WeightKey, WeightSource,
 };
 use mambo_plan::{Kernels, LowerOptions, lower};
 use mambo_tensor::DType;
 
 use crate::error::EngineError;
+use crate::experts::{Route, routes};
 use crate::fingerprint::Fingerprint;
 use crate::memory::{cache_layout, check_memory, source_bytes};
 use crate::prefix::PrefixCacheConfig;
@@ -37,6 +38,10 @@ pub struct EngineConfig {
     pub prefix_cache: Option<PrefixCacheConfig>,
     /// Whether every step also fills the MTP head's cache, for drafts.
     pub fill_mtp: bool,
+    /// Whether requests may ask for embeddings.
+    pub embeddings: bool,
+    /// Whether the experts that are chosen can be counted.
+    pub expert_counts: bool,
     /// Memory that may be used; none asks the backend.
     pub memory: Option<MemoryBudget>,
 }
@@ -53,6 +58,8 @@ impl Default for EngineConfig {
             snapshots: SnapshotRoom::default(),
             prefix_cache: None,
             fill_mtp: false,
+            embeddings: false,
+            expert_counts: false,
             memory: None,
         }
     }
@@ -127,6 +134,8 @@ pub(crate) struct Programs {
     pub logits: usize,
     /// Output of them that holds hidden rows, if the MTP head's cache is to be filled.
     pub hidden: Option<usize>,
+    /// Output of them that holds the wanted hidden rows, if requests may ask for them.
+    pub embedding: Option<usize>,
 }
 
 impl Programs {
@@ -141,6 +150,7 @@ pub(crate) struct Loaded {
     pub programs: Programs,
     pub layout: CacheLayout,
     pub fingerprint: Fingerprint,
+    pub routes: Vec<Route>,
 }
 
 /// What a program is planned for.
@@ -182,6 +192,9 @@ pub fn optimise(
 /// Name of the graphs' output that `choose` writes.
 pub const TOKEN: &str = "token";
 
+/// Label of the op in the graphs that takes the hidden rows of wanted tokens.
+const WANTED: &str = "wanted";
+
 /// Lowers the programs, checks that everything fits, loads weights, allocates caches.
 pub(crate) fn load(
     backend: &mut dyn Backend,
@@ -199,13 +212,20 @@ pub(crate) fn load(
     let sequences = config.max_sequences;
     let fills_mtp = config.fill_mtp && graphs.mtp.is_some();
     let with_hidden = graphs.mtp.map_or(graphs.trunk, |(with_hidden, _)| with_hidden);
-    let trunk = if fills_mtp { with_hidden } else { graphs.trunk };
+    let mut trunk = if fills_mtp { with_hidden } else { graphs.trunk }.clone();
+    // Both show values that are computed anyway, and cost nothing unless they are fetched.
+    if config.embeddings {
+        trunk = trunk.showing(OpKind::GatherRows);
+    }
+    if config.expert_counts {
+        trunk = trunk.showing(OpKind::MoeRoute);
+    }
     // Scoring chooses nothing.
     let score = with_hidden.without_output(TOKEN);
     let step_tokens = config.step_tokens;
     let mut programs = vec![
-        planned(trunk, Phase::Prefill, step_tokens, sequences)?,
-        planned(trunk, Phase::Decode, sequences, sequences)?,
+        planned(&trunk, Phase::Prefill, step_tokens, sequences)?,
+        planned(&trunk, Phase::Decode, sequences, sequences)?,
         planned(&score, Phase::Prefill, SCORE_TOKENS, SCORE_TOKENS)?,
         planned(&score, Phase::Verify, SCORE_TOKENS, SCORE_TOKENS)?,
     ];
@@ -227,6 +247,8 @@ pub(crate) fn load(
     let fingerprint = Fingerprint::of(weights, names);
     let logits = programs[0].output("logits").expect("a trunk gives logits");
     let hidden = programs[0].output("hidden").filter(|_| fills_mtp);
+    let embedding = programs[0].output(WANTED).filter(|_| config.embeddings);
+    let routes = routes(&programs[0]);
     let mut ids = programs.into_iter().map(|program| backend.compile(program));
     let mut next = || ids.next().expect("one handle per program");
     let programs = Programs {
@@ -237,8 +259,9 @@ pub(crate) fn load(
         mtp: graphs.mtp.map(|_| next()).transpose()?,
         logits,
         hidden,
+        embedding,
     };
-    Ok(Loaded { programs, layout, fingerprint })
+    Ok(Loaded { programs, layout, fingerprint, routes })
 }
 
 /// Every weight once in every form, with the program that reads it first.

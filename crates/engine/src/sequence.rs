@@ -30,6 +30,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// Tokens that end the answer.
     pub stop_tokens: Vec<u32>,
+    /// Give the hidden row of the last prompt token, and generate nothing.
+    pub embeds: bool,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// What tokens are allowed; none allows all.
@@ -49,7 +51,7 @@ pub struct Request {
 /// Why a sequence ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FinishReason {
-    /// A stop token was chosen.
+    /// A stop token was chosen, or the embedding is there.
     Stop,
     /// `max_tokens` were generated.
     Length,
@@ -97,6 +99,12 @@ impl Request {
             }
             _ => self.sampling.problem(),
         }
+    }
+
+    /// Most tokens of the prompt and what is generated, in a context of so many.
+    pub fn limit(&self, context: usize) -> usize {
+        let most = if self.embeds { Some(0) } else { self.max_tokens };
+        most.map_or(context, |most| self.prompt.len().saturating_add(most).min(context))
     }
 
     /// Whether a token can be chosen before the one before it has been seen.

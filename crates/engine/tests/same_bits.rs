@@ -40,7 +40,7 @@ impl Outcome {
                     self.choices[ids.iter().position(|i| *i == id).expect("a known id")].push(choice)
                 }
                 Event::Snapshot { snapshot, .. } => self.snapshots.push(snapshot),
-                Event::Started { .. } => {}
+                Event::Started { .. } | Event::Embedding { .. } => {}
                 Event::Finished { reason: FinishReason::Failed(why), .. } => panic!("{why}"),
                 Event::Finished { .. } => {}
             }

@@ -1,6 +1,7 @@
-//! A graph that also outputs what its matrix products read, for importance matrices. Knows no backend.
+//! Graphs with more outputs: what matrix products read, for importance matrices, or what ops of one kind give. Knows no
+//! backend.
 
-use mambo_kernel::Op;
+use mambo_kernel::{Op, OpKind};
 
 use crate::graph::{Graph, ValueId};
 
@@ -31,6 +32,14 @@ pub struct ObservedExperts {
 }
 
 impl Graph {
+    /// The same graph, with the first value of every op of a kind among its outputs, under the op's label.
+    pub fn showing(&self, kind: OpKind) -> Graph {
+        let mut graph = self.clone();
+        let shown = self.nodes.iter().filter(|node| node.op.kind() == kind);
+        graph.outputs.extend(shown.map(|node| (node.label.clone(), node.outputs[0])));
+        graph
+    }
+
     /// The same graph, with the inputs of every product among its outputs, and where each is found.
     pub fn observed(&self) -> (Graph, Vec<Observed>) {
         let mut graph = self.clone();

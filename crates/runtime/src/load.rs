@@ -38,6 +38,10 @@ pub struct LoadOptions {
     pub snapshots: SnapshotRoom,
     /// Prompts that were read are kept for those that start alike; none reads every prompt.
     pub prefix_cache: Option<PrefixCacheConfig>,
+    /// Whether requests may ask for embeddings.
+    pub embeddings: bool,
+    /// Whether the experts that are chosen can be counted.
+    pub expert_counts: bool,
     /// Memory that may be used; by default what the backend says is free. Nothing is checked if it is unknown.
     pub memory: Option<MemoryBudget>,
 }
@@ -54,6 +58,8 @@ impl Default for LoadOptions {
             mtp: false,
             snapshots: SnapshotRoom::default(),
             prefix_cache: None,
+            embeddings: false,
+            expert_counts: false,
             memory: None,
         }
     }
@@ -118,6 +124,8 @@ impl LoadOptions {
             state_elem: self.state_elem,
             snapshots: self.snapshots,
             prefix_cache: self.prefix_cache,
+            embeddings: self.embeddings,
+            expert_counts: self.expert_counts,
             memory: self.memory,
             ..EngineConfig::default()
         })

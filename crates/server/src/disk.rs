@@ -73,10 +73,7 @@ pub(crate) struct Writer {
 
 impl Disk {
     /// Opens what the configuration names, and starts a thread that writes what is sent to it.
-    pub fn open(
-        config: &ServerConfig,
-        model: Fingerprint,
-    ) -> Result<(Disk, Option<Writer>), RuntimeError> {
+    pub fn open(config: &ServerConfig, model: Fingerprint) -> Result<(Disk, Option<Writer>), RuntimeError> {
         let folder = |path: &Path| Folder::open(path, model);
         let sessions = config.sessions.as_deref().map(folder).transpose()?;
         let Some((path, budget)) = &config.disk_cache else {

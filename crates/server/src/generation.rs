@@ -188,6 +188,7 @@ impl Generation {
                 let pieces = self.pieces.push(choice.token);
                 self.give(pieces);
             }
+            Update::Embedding(_) => {}
             Update::Finished(reason) => self.finish(reason),
             Update::TimedOut => self.close(End::TimedOut),
             Update::ShuttingDown => self.close(End::ShuttingDown),

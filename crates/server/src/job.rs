@@ -39,6 +39,8 @@ pub(crate) enum Update {
     Snapshot(Arc<Snapshot>),
     /// A token was chosen.
     Token(Choice),
+    /// The embedding that was asked for.
+    Embedding(Vec<f32>),
     /// It ended; nothing comes after.
     Finished(FinishReason),
     /// Its time was over; nothing comes after.

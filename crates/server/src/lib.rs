@@ -10,6 +10,7 @@ mod asked;
 mod chat;
 mod config;
 mod disk;
+mod embedding;
 mod error;
 mod generation;
 mod grammar;

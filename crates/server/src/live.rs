@@ -37,7 +37,7 @@ impl Watchers {
         }
         let (sender, receiver) = watch::channel(Value::Null);
         *samples = Some(sender);
-        service.worker.tell(|engine| _ = engine.backend_mut().set_profiling(true));
+        service.worker.tell(|engine| measure(engine, true));
         tokio::spawn(take_samples(Arc::clone(service)));
         receiver
     }
@@ -49,9 +49,15 @@ impl Watchers {
             return false;
         }
         *samples = None;
-        service.worker.tell(|engine| _ = engine.backend_mut().set_profiling(false));
+        service.worker.tell(|engine| measure(engine, false));
         true
     }
+}
+
+/// Starts or stops all that is measured for those who watch.
+fn measure(engine: &mut Engine, on: bool) {
+    let _ = engine.backend_mut().set_profiling(on);
+    engine.watch_experts(on);
 }
 
 /// `/api/mambo/live`: an event every so often until nobody listens.
@@ -124,7 +130,11 @@ fn sample(engine: &mut Engine) -> Value {
     let _ = engine.backend_mut().set_profiling(true);
     let layers: Vec<Value> =
         layers.into_iter().map(|(index, time)| json!({"index": index, "microseconds": time})).collect();
-    json!({"running": running, "waiting": waiting, "cache": cache, "layers": layers, "experts": null})
+    let experts = engine.take_expert_counts().into_iter();
+    let experts: Map<String, Value> = experts
+        .filter_map(|layer| Some((layer_of(&layer.label)?.to_string(), json!(layer.counts))))
+        .collect();
+    json!({"running": running, "waiting": waiting, "cache": cache, "layers": layers, "experts": experts})
 }
 
 /// The model that is served.
@@ -157,6 +167,8 @@ struct LiveSample {
     cache: Option<Map<String, Value>>,
     /// Microseconds that each layer took since the last event.
     layers: Vec<Map<String, Value>>,
+    /// How often each expert of a layer was chosen since the last event, by the layer's number.
+    experts: Map<String, Value>,
 }
 
 /// These paths for the OpenAPI document.

@@ -68,6 +68,7 @@ impl Server {
         let metrics = Arc::new(Metrics::new());
         let grammars = Grammars::new(text.tokenizer(), text.stop_tokens(), info.vocabulary);
         let context_tokens = engine.config().context_tokens;
+        let embedding_size = engine.embedding_size();
         let (disk, writer) = Disk::open(&config, engine.fingerprint()).map_err(ServeError::Disk)?;
         let (spill, writer) = writer.map(|writer| (writer.spill, writer.thread)).unzip();
         let worker =
@@ -82,6 +83,7 @@ impl Server {
             metrics,
             info,
             context_tokens,
+            embedding_size,
             started,
             next_id,
             watchers: Default::default(),

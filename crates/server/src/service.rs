@@ -25,6 +25,8 @@ pub(crate) struct Service {
     pub metrics: Arc<Metrics>,
     pub info: ModelInfo,
     pub context_tokens: usize,
+    /// Numbers of an embedding, if the engine gives any.
+    pub embedding_size: Option<usize>,
     /// When the server started, in seconds since 1970.
     pub started: i64,
     pub next_id: AtomicU64,

@@ -228,6 +228,74 @@ fn the_other_dialects_stream_and_count() {
     assert!(server.get("/api/version").json()["version"].is_string());
 }
 
+/// The numbers of a vector.
+fn numbers(vector: &Value) -> Vec<f64> {
+    vector.as_array().unwrap_or_else(|| panic!("{vector}")).iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn embeddings_are_the_same_in_both_dialects() {
+    let server = serve(2, |_| {});
+    let texts = ["The cat sat on the mat.", "A dog barked.", "Seven"];
+    let ask = |more: Value| {
+        let mut request = json!({"model": NAME, "input": texts});
+        more.as_object().unwrap().iter().for_each(|(key, value)| request[key] = value.clone());
+        server.post("/v1/embeddings", &request)
+    };
+    let all = ask(json!({})).json();
+    let vectors: Vec<Vec<f64>> =
+        all["data"].as_array().unwrap().iter().map(|one| numbers(&one["embedding"])).collect();
+    assert_eq!((vectors.len(), &all["data"][2]["index"]), (3, &json!(2)), "{all}");
+    for vector in &vectors {
+        assert!((vector.iter().map(|v| v * v).sum::<f64>() - 1.0).abs() < 1e-5);
+    }
+    assert_ne!(vectors[0], vectors[1]);
+    // Tokens are as good as text, and one input as good as several.
+    let tokens =
+        texts.map(|text| server.post("/tokenize", &json!({"prompt": text})).json()["tokens"].clone());
+    let count: usize = tokens.iter().map(|tokens| tokens.as_array().unwrap().len()).sum();
+    assert_eq!(all["usage"], json!({"prompt_tokens": count, "total_tokens": count}));
+    assert_eq!(ask(json!({"input": tokens})).json()["data"], all["data"]);
+    assert_eq!(ask(json!({"input": tokens[1]})).json()["data"][0]["embedding"], all["data"][1]["embedding"]);
+    assert_eq!(ask(json!({"input": texts[0]})).json()["data"][0], all["data"][0]);
+    // Shorter ones are the beginning, as long as before.
+    let short = numbers(&ask(json!({"dimensions": 8})).json()["data"][0]["embedding"]);
+    let length = vectors[0][..8].iter().map(|v| v * v).sum::<f64>().sqrt();
+    assert!(short.len() == 8 && (short[3] - vectors[0][3] / length).abs() < 1e-6, "{short:?}");
+    let text = ask(json!({"encoding_format": "base64", "input": texts[0]})).json();
+    let text = text["data"][0]["embedding"].as_str().unwrap().to_owned();
+    assert_eq!(text.len(), (vectors[0].len() * 4).div_ceil(3) * 4);
+
+    let reply = server.post("/api/embed", &json!({"model": NAME, "input": texts})).json();
+    assert_eq!(reply["embeddings"][1], all["data"][1]["embedding"]);
+    assert!(reply["prompt_eval_count"] == count && reply["total_duration"].as_u64() > Some(0), "{reply}");
+    let old = server.post("/api/embeddings", &json!({"model": NAME, "prompt": texts[1]})).json();
+    assert_eq!(old["embedding"], all["data"][1]["embedding"]);
+    let long = "word ".repeat(4000);
+    let cut = json!({"model": NAME, "input": long});
+    assert_eq!(server.post("/api/embed", &cut).json()["prompt_eval_count"], 2048);
+    let whole = json!({"model": NAME, "input": long, "truncate": false});
+    assert_eq!(server.post("/api/embed", &whole).status, 400);
+
+    let size = vectors[0].len();
+    for (wrong, field) in [
+        (json!({"input": ""}), "input"),
+        (json!({"input": []}), "input"),
+        (json!({"input": ["a", ""]}), "input[1]"),
+        (json!({"input": [[1], []]}), "input[1]"),
+        (json!({"input": long}), "input[0]"),
+        (json!({"input": {"text": "a"}}), "input"),
+        (json!({"input": [99_999_999]}), "vocabulary"),
+        (json!({"encoding_format": "int8"}), "encoding_format"),
+        (json!({"dimensions": size + 1}), "dimensions"),
+        (json!({"dimensions": 0}), "dimensions"),
+    ] {
+        let reply = ask(wrong.clone());
+        assert!(reply.status == 400 && reply.body.contains(field), "{wrong}: {}", reply.body);
+    }
+    assert_eq!(ask(json!({"model": "other"})).status, 404);
+}
+
 #[test]
 fn tokens_go_both_ways() {
     let server = serve(1, |_| {});
@@ -298,6 +366,10 @@ fn the_page_is_served_and_fed() {
         text += std::str::from_utf8(&buffer[..read]).unwrap();
     }
     assert!(text.contains("\"running\"") && text.contains("tokens_per_second"), "{text}");
+    let event: Value = serde_json::from_str(text.split("data: ").nth(1).unwrap().trim()).unwrap();
+    let experts = event["experts"].as_object().unwrap();
+    let total = |counts: &Value| counts.as_array().unwrap().iter().map(|c| c.as_u64().unwrap()).sum::<u64>();
+    assert!(!experts.is_empty() && experts.values().all(|counts| total(counts) > 0), "{event}");
     drop(live);
     // Whoever watched has gone, and everything goes on.
     assert!(

@@ -156,6 +156,7 @@ fn record(outcomes: &mut [Outcome], event: Event) {
     match event {
         Event::Started { .. } => assert!(outcome.choices.is_empty(), "it started twice"),
         Event::Token { choice, .. } => outcome.choices.push(choice),
+        Event::Embedding { .. } => panic!("nobody asked for an embedding"),
         Event::Snapshot { snapshot, .. } => {
             assert!(outcome.snapshot.replace(snapshot).is_none(), "a second snapshot came");
         }

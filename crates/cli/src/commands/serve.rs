@@ -95,7 +95,13 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     if prefix_cache.is_none() && (spills || config.sessions.is_some()) {
         bail!("--sessions and --disk-cache fill the prefix cache, and --prefix-cache is off; give it memory");
     }
-    let options = LoadOptions { sequences: args.max_sequences, prefix_cache, ..args.model.load_options() };
+    let options = LoadOptions {
+        sequences: args.max_sequences,
+        prefix_cache,
+        embeddings: true,
+        expert_counts: true,
+        ..args.model.load_options()
+    };
     let engine = open::engine(&model, args.model.threads, &options)?;
     put_note(reserved(&engine, &config.model_names[0], args));
     let info = info(&model, &engine)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use mambo_checkpoint::Checkpoint;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
-use mambo_engine::{Engine, EngineConfig, ModelGraphs, Weights};
+use mambo_engine::{Engine, EngineConfig, ModelGraphs, PrefixCacheConfig, Weights};
 use mambo_kernel::{Backend, KvScale, KvTypes, ReferenceBackend, Rollback, StateElem, WeightSource};
 use mambo_model::{BuildOptions, WeightTable, bind, describe};
 
@@ -82,6 +82,12 @@ pub struct Setup {
     pub rollback: Rollback,
     /// Whether steps fill the MTP head's cache.
     pub fill_mtp: bool,
+    /// Whether embeddings may be asked for.
+    pub embeddings: bool,
+    /// Whether chosen experts can be counted.
+    pub expert_counts: bool,
+    /// Whether prompts that were read are kept.
+    pub prefix_cache: bool,
 }
 
 impl Default for Setup {
@@ -93,6 +99,9 @@ impl Default for Setup {
             state_elem: StateElem::F32,
             rollback: Rollback::None,
             fill_mtp: false,
+            embeddings: false,
+            expert_counts: false,
+            prefix_cache: false,
         }
     }
 }
@@ -129,6 +138,13 @@ pub fn load_scaled(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvSca
         state_elem: setup.state_elem,
         rollback: setup.rollback,
         fill_mtp: setup.fill_mtp,
+        embeddings: setup.embeddings,
+        expert_counts: setup.expert_counts,
+        prefix_cache: setup.prefix_cache.then_some(PrefixCacheConfig {
+            bytes: 1 << 26,
+            every: Some(32),
+            spills: false,
+        }),
         ..Default::default()
     };
     Engine::load(on.backend(), &graphs, &weights, config, &mut |_| {}).expect("golden checkpoints load")

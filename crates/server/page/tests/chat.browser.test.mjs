@@ -202,7 +202,7 @@ inPage(
   { expected: /Failed to load resource|ERR_INCOMPLETE/ },
 );
 
-test("a server with a key asks for it once", { skip, timeout: 60_000 }, async () => {
+test("a server with a key asks for it once", { skip, timeout: 300_000 }, async () => {
   const locked = await startMockServer({ key: "sesame" });
   const page = await browser.open(locked.url);
   await page.until("document.activeElement.id === 'key'");
@@ -216,7 +216,7 @@ test("a server with a key asks for it once", { skip, timeout: 60_000 }, async ()
   await locked.close();
 });
 
-test("a server that is not there is waited for", { skip, timeout: 60_000 }, async () => {
+test("a server that is not there is waited for", { skip, timeout: 300_000 }, async () => {
   const short = await startMockServer();
   const page = await browser.open(short.url);
   await page.until("document.querySelector('.welcome-title')?.textContent.startsWith('Nemotron')");

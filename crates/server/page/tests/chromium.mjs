@@ -12,7 +12,8 @@ const PLACES = [
   "/usr/bin/google-chrome",
   "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
 ];
-const WAIT_MS = 15_000;
+/** Long enough for a machine that compiles meanwhile; what is there is seen at once. */
+const WAIT_MS = 60_000;
 
 export function findChromium() {
   return PLACES.find((path) => existsSync(path)) ?? null;

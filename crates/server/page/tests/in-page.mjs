@@ -27,7 +27,7 @@ after(async () => {
 
 /** Runs a test on a page with a fresh profile; nothing may go wrong in it unseen. */
 export function inPage(name, body, options = {}) {
-  test(name, { skip, timeout: 90_000 }, async () => {
+  test(name, { skip, timeout: 300_000 }, async () => {
     const page = await browser.open(server.url, options);
     await page.until("document.querySelector('.welcome-title')?.textContent.startsWith('Nemotron')");
     await body(page);

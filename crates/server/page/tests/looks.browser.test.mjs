@@ -102,7 +102,7 @@ inPage("the reader stays where they scrolled; at the end, the page follows", asy
   await askAndWait(page, "/long");
   const distance =
     "(() => { const t = document.querySelector('#transcript'); return t.scrollHeight - t.clientHeight - t.scrollTop; })()";
-  assert.ok((await page.evaluate(distance)) < 5);
+  await page.until(`${distance} < 5`);
   // The box grows while a long message is written; the end stays in sight.
   for (const line of ["one", "two", "three", "four"]) {
     await page.write(line);
@@ -113,7 +113,7 @@ inPage("the reader stays where they scrolled; at the end, the page follows", asy
   await page.write("/slow");
   await page.press("Enter");
   await page.until("[...document.querySelectorAll('.assistant')].at(-1).innerText.length > 300");
-  assert.ok((await page.evaluate(distance)) < 45);
+  await page.until(`${distance} < 45`);
   // Small steps, as from a touchpad, must get away from the end too.
   for (let step = 0; step < 40; step += 1) {
     const wheel = { type: "mouseWheel", x: 700, y: 300, deltaX: 0, deltaY: -15 };
@@ -160,7 +160,7 @@ inPage("a phone 360 pixels wide", async (page) => {
     assert.deepEqual(wide, [], what);
   };
   await page.resize(360, 740, { touch: true });
-  await new Promise((resolve) => setTimeout(resolve, 400));
+  await page.until("innerWidth === 360");
   await shoot(page, "phone-welcome");
   await fits("welcome");
   await page.click("#input");
@@ -211,10 +211,8 @@ inPage("the model is drawn and moves", async (page) => {
   await page.until(
     "[...document.querySelectorAll('.layer-chart .bar')].every((bar) => Number(bar.getAttribute('height')) > 0)",
   );
-  const picture = () => page.evaluate("document.querySelector('.expert-map').toDataURL()");
-  const first = await picture();
-  await new Promise((resolve) => setTimeout(resolve, 1500));
-  assert.notEqual(await picture(), first);
+  const first = await page.evaluate("document.querySelector('.expert-map').toDataURL()");
+  await page.until((before) => document.querySelector(".expert-map").toDataURL() !== before, first);
   await shoot(page, "model-light");
   await page.media({ "prefers-color-scheme": "dark" });
   await new Promise((resolve) => setTimeout(resolve, 700));
@@ -312,11 +310,15 @@ inPage("a very long answer is drawn as quickly as a short one", async (page) => 
         4000,
       );
     view.update(text, true);
-    const began = performance.now();
-    for (let step = 1; step <= 100; step += 1) view.update(text + "more words ".repeat(step), true);
-    const spent = (performance.now() - began) / 100;
+    const spent = [];
+    for (let step = 1; step <= 100; step += 1) {
+      const began = performance.now();
+      view.update(text + "more words ".repeat(step), true);
+      spent.push(performance.now() - began);
+    }
     container.remove();
-    return spent;
+    // Other programs interrupt some of the updates, not most of them.
+    return spent.sort((a, b) => a - b)[50];
   });
   assert.ok(ms < 16, `${ms} ms for each update`);
 });

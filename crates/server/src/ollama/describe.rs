@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::embed::{EmbedRequest, OldEmbedRequest};
 use super::request::{ChatRequest, GenerateRequest, ShowRequest};
 use crate::openapi::{Operation, Refusals};
 
@@ -167,6 +168,28 @@ struct Version {
     version: String,
 }
 
+/// Vectors in the order of their inputs.
+#[derive(ToSchema)]
+struct EmbedAnswer {
+    /// The model.
+    model: String,
+    /// The vectors, of length 1.
+    embeddings: Vec<Vec<f32>>,
+    /// Nanoseconds from the request to the answer.
+    total_duration: u64,
+    /// 0: the model is loaded.
+    load_duration: u64,
+    /// Tokens of all inputs.
+    prompt_eval_count: usize,
+}
+
+/// The vector of one text.
+#[derive(ToSchema)]
+struct OldEmbedAnswer {
+    /// Of length 1.
+    embedding: Vec<f32>,
+}
+
 /// A refusal.
 #[derive(ToSchema)]
 struct OllamaError {
@@ -201,6 +224,18 @@ pub(crate) fn operations() -> Vec<Operation> {
         .describe("Unless `stream` is false the answer comes as lines of JSON.")
         .answers::<GenerateAnswer>()
         .streams::<GenerateAnswer>(LINES),
+        Operation::post::<EmbedRequest>(
+            "/api/embed",
+            "Turn texts into vectors",
+            json!({"input": ["Paris", "Rome"]}),
+        )
+        .answers::<EmbedAnswer>(),
+        Operation::post::<OldEmbedRequest>(
+            "/api/embeddings",
+            "Turn one text into a vector",
+            json!({"prompt": "Paris"}),
+        )
+        .answers::<OldEmbedAnswer>(),
         Operation::post::<ShowRequest>("/api/show", "What is known of the model", json!({}))
             .answers::<ShowAnswer>(),
         Operation::get("/api/tags", "The models that are served").answers::<Tags>(),

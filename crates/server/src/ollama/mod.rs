@@ -1,6 +1,7 @@
 //! Ollama's dialect, which desktop programs speak.
 
 mod describe;
+mod embed;
 mod request;
 
 use std::time::Instant;
@@ -8,6 +9,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 pub(crate) use describe::{operations, refusals};
+pub(crate) use embed::{embed, old_embed};
 pub(crate) use request::{ChatRequest, GenerateRequest, ShowRequest};
 
 use crate::asked::Asked;
@@ -199,6 +201,9 @@ pub(crate) async fn show(service: Asked, request: ShowRequest) -> Result<Answer,
     service.check_model(request.model.as_deref().or(request.name.as_deref()))?;
     let template = service.text.template().map_or(String::new(), |template| template.source().to_owned());
     let mut capabilities = vec!["completion"];
+    if service.embedding_size.is_some() {
+        capabilities.push("embedding");
+    }
     if template.contains("tools") {
         capabilities.push("tools");
     }

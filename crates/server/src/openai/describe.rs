@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use super::answers::{
     ChatCompletion, ChatCompletionChunk, Completion, ModelCard, ModelList, ResponseEvent, ResponseObject,
 };
+use super::embeddings::EmbeddingRequest;
 use super::responses::ResponsesRequest;
 use super::types::{ChatCompletionRequest, CompletionRequest};
 use crate::openapi::{Operation, Refusals};
@@ -229,6 +230,19 @@ pub(super) struct ReasoningField {
     effort: Option<String>,
 }
 
+/// Vectors in the order of their inputs.
+#[derive(ToSchema)]
+struct EmbeddingList {
+    /// `list`.
+    object: String,
+    /// Each with its `index` and its `embedding`: numbers, or base64 of them.
+    data: Vec<Map<String, Value>>,
+    /// The model.
+    model: String,
+    /// Tokens of all inputs.
+    usage: Map<String, Value>,
+}
+
 /// A refusal.
 #[derive(ToSchema)]
 struct OpenAiError {
@@ -285,6 +299,13 @@ pub(crate) fn operations() -> Vec<Operation> {
         .describe("`previous_response_id` goes on from an earlier answer. With `stream` the answer comes as events.")
         .answers::<ResponseObject>()
         .streams::<ResponseEvent>(EVENTS),
+        Operation::post::<EmbeddingRequest>(
+            "/v1/embeddings",
+            "Turn texts into vectors",
+            json!({"input": ["Paris", "Rome"]}),
+        )
+        .describe("The hidden row of the last token after the final norm, of length 1.")
+        .answers::<EmbeddingList>(),
         Operation::get("/v1/models", "The models that are served").answers::<ModelList>(),
         Operation::get("/v1/models/{name}", "One model").parameter("name", "The model's name.").answers::<ModelCard>(),
     ]

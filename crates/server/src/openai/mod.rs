@@ -4,11 +4,13 @@ mod answers;
 mod chat;
 mod completions;
 mod describe;
+mod embeddings;
 mod responses;
 mod types;
 
 pub(crate) use chat::{chat_completions, finish_error, text_alone};
 pub(crate) use completions::completions;
 pub(crate) use describe::{ChatMessage, ChatTool, operations, refusals};
+pub(crate) use embeddings::embeddings;
 pub(crate) use responses::{ResponseStore, responses};
-pub(crate) use types::{error_body, models};
+pub(crate) use types::{OneOrMany, error_body, models};

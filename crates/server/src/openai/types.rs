@@ -19,7 +19,7 @@ pub(crate) enum OneOrMany {
 }
 
 impl OneOrMany {
-    fn into_vec(self) -> Vec<String> {
+    pub fn into_vec(self) -> Vec<String> {
         match self {
             OneOrMany::One(one) => vec![one],
             OneOrMany::Many(many) => many,

@@ -118,6 +118,11 @@ impl Worker {
         receiver.await.ok()
     }
 
+    /// Jobs that run at the same time.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
     /// Whether jobs are still taken.
     pub fn is_alive(&self) -> bool {
         !self.commands.is_closed()
@@ -252,6 +257,7 @@ impl State {
                 self.metrics.note_token(since.map(|then| now - then), now - running.job.arrived);
                 (Update::Token(choice), false)
             }
+            Event::Embedding { row, .. } => (Update::Embedding(row), false),
             Event::Snapshot { snapshot, .. } => (Update::Snapshot(snapshot), false),
             Event::Finished { reason, .. } => {
                 self.metrics.note_finish(&reason, now - running.job.arrived);

@@ -40,7 +40,14 @@ pub fn serve(sequences: usize, change: impl FnOnce(&mut ServerConfig) + Send + '
 /// What engines are loaded with.
 pub fn options() -> LoadOptions {
     let prefix_cache = Some(PrefixCacheConfig { bytes: 64 << 20, every: None, spills: false });
-    LoadOptions { sequences: 4, context_tokens: Some(2048), prefix_cache, ..LoadOptions::default() }
+    LoadOptions {
+        sequences: 4,
+        context_tokens: Some(2048),
+        prefix_cache,
+        embeddings: true,
+        expert_counts: true,
+        ..LoadOptions::default()
+    }
 }
 
 /// The same with an engine of these options.
