@@ -11,6 +11,8 @@ mod chat;
 mod config;
 mod disk;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod generation;
 mod grammar;
 mod grammar_mask;
