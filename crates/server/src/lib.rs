@@ -12,6 +12,8 @@ mod config;
 mod disk;
 mod embedding;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod generation;
 mod grammar;
 mod grammar_mask;

@@ -30,7 +30,7 @@ pub(super) async fn read(request: Request, most: usize) -> Result<Request, ApiEr
 }
 
 /// Parses a body, whatever it calls itself; a mistake names the field.
-pub(super) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
+pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();

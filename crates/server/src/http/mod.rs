@@ -10,6 +10,7 @@ mod patience;
 mod router;
 
 pub(crate) use answer::{Answer, EventSender};
+pub(crate) use body::parse;
 pub(crate) use connections::{Limits, serve};
 pub(crate) use describe::operations;
 pub(crate) use router::router;

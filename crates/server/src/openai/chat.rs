@@ -45,7 +45,8 @@ pub(crate) async fn chat_completions(
     whole_chat(&service, head, generations).await.map(Answer::Json)
 }
 
-fn chat_of(request: ChatCompletionRequest) -> Result<Chat, ApiError> {
+/// The conversation that a request asks to go on with.
+pub(crate) fn chat_of(request: ChatCompletionRequest) -> Result<Chat, ApiError> {
     if request.messages.is_empty() {
         return Err(ApiError::field("messages", "is empty; give at least one message"));
     }

@@ -22,15 +22,13 @@ const MOST_PROMPTS: usize = 64;
 pub(crate) async fn completions(service: Asked, request: CompletionRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
     let answers = count("n", request.n, 1, MOST_ANSWERS)?.unwrap_or(1);
-    let logprobs = count("logprobs", request.logprobs, 0, 5)?;
     let include_usage = request.stream_options.unwrap_or_default().include_usage;
-    let common = request.sampling.into_common(None, logprobs, format(request.response_format)?)?;
-    // As OpenAI has it.
-    let common = Common { max_tokens: common.max_tokens.or(Some(16)), ..common };
-    let prepared = prompts(&service, request.prompt, &common, answers).await?;
+    let (is_echo, is_stream) = (request.echo, request.stream);
+    let (prompt, common) = prompt_of(request)?;
+    let prepared = prompts(&service, prompt, &common, answers).await?;
     let mut parts = Vec::new();
     for prepared in &prepared {
-        let echo = request.echo.then(|| service.text.tokenizer().decode(&prepared.prompt.tokens, true));
+        let echo = is_echo.then(|| service.text.tokenizer().decode(&prepared.prompt.tokens, true));
         for index in 0..answers {
             parts.push(Part { generation: service.start(prepared, index)?, echo: echo.clone() });
         }
@@ -39,12 +37,21 @@ pub(crate) async fn completions(service: Asked, request: CompletionRequest) -> R
         "id": service.new_id("cmpl"), "object": "text_completion", "created": unix_seconds(),
         "model": service.model_name(),
     });
-    if request.stream {
+    if is_stream {
         return Ok(Answer::stream(move |events| {
             stream(service, head, parts, include_usage.then_some(answers), events)
         }));
     }
     whole(&service, head, parts, answers).await.map(Answer::Json)
+}
+
+/// What a request asks to go on with, and how.
+pub(crate) fn prompt_of(request: CompletionRequest) -> Result<(PromptField, Common), ApiError> {
+    let logprobs = count("logprobs", request.logprobs, 0, 5)?;
+    let common = request.sampling.into_common(None, logprobs, format(request.response_format)?)?;
+    // As OpenAI has it.
+    let common = Common { max_tokens: common.max_tokens.or(Some(16)), ..common };
+    Ok((request.prompt, common))
 }
 
 /// Usage of several prompts, of which each counts once however many answers it got.

@@ -8,9 +8,9 @@ mod embeddings;
 mod responses;
 mod types;
 
-pub(crate) use chat::{chat_completions, finish_error, text_alone};
-pub(crate) use completions::completions;
+pub(crate) use chat::{chat_completions, chat_of, finish_error, text_alone};
+pub(crate) use completions::{completions, prompt_of};
 pub(crate) use describe::{ChatMessage, ChatTool, operations, refusals};
 pub(crate) use embeddings::embeddings;
-pub(crate) use responses::{ResponseStore, responses};
-pub(crate) use types::{OneOrMany, error_body, models};
+pub(crate) use responses::{ResponseStore, ResponsesRequest, responses};
+pub(crate) use types::{ChatCompletionRequest, CompletionRequest, OneOrMany, error_body, models};
