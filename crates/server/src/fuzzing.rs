@@ -14,8 +14,10 @@ use crate::chat::{Format, ToolChoice};
 use crate::error::ApiError;
 use crate::grammar::{Constraint, Grammars};
 use crate::http::parse;
-use crate::ollama::{ChatRequest, GenerateRequest, ShowRequest};
-use crate::openai::{ChatCompletionRequest, CompletionRequest, ResponsesRequest, chat_of, prompt_of};
+use crate::ollama::{ChatRequest, EmbedRequest, GenerateRequest, OldEmbedRequest, ShowRequest};
+use crate::openai::{
+    ChatCompletionRequest, CompletionRequest, EmbeddingRequest, ResponsesRequest, chat_of, prompt_of,
+};
 use crate::sessions::SessionRequest;
 use crate::tokens::{DetokenizeRequest, TokenizeRequest};
 
@@ -28,7 +30,8 @@ pub fn openai(bytes: &[u8]) -> bool {
     let chat = reads(&body, |request: ChatCompletionRequest| chat_of(request));
     let completion = reads(&body, |request: CompletionRequest| prompt_of(request));
     let response = reads(&body, |request: ResponsesRequest| request.into_chat(Vec::new()));
-    chat || completion || response
+    let embedding = reads(&body, |request: EmbeddingRequest| Ok(request));
+    chat || completion || response || embedding
 }
 
 /// Whether bytes are a request in Anthropic's dialect.
@@ -43,7 +46,9 @@ pub fn ollama(bytes: &[u8]) -> bool {
     let text =
         reads(&body, |request: GenerateRequest| request.clone().into_common().and(request.into_chat()));
     let show = reads(&body, |request: ShowRequest| Ok(request));
-    chat || text || show
+    let embedding = reads(&body, |request: EmbedRequest| Ok(request));
+    let old_embedding = reads(&body, |request: OldEmbedRequest| Ok(request));
+    chat || text || show || embedding || old_embedding
 }
 
 /// Whether bytes are a request that only this server knows.

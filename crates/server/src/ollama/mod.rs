@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 pub(crate) use describe::{operations, refusals};
-pub(crate) use embed::{embed, old_embed};
+pub(crate) use embed::{EmbedRequest, OldEmbedRequest, embed, old_embed};
 pub(crate) use request::{ChatRequest, GenerateRequest, ShowRequest};
 
 use crate::asked::Asked;
