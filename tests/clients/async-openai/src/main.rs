@@ -7,6 +7,7 @@
 //! Nothing is told about mambo but the address. A test that fails ends the program with an error.
 
 mod chat;
+mod embeddings;
 mod responses;
 
 use async_openai::Client;
@@ -35,6 +36,7 @@ async fn main() {
     responses::answers_and_goes_on(&api).await;
     responses::streams(&api).await;
     responses::calls_tools(&api).await;
+    embeddings::embeds(&api).await;
 }
 
 /// Says that a test has passed.
