@@ -18,6 +18,7 @@ use crate::commands::inspect::InspectArgs;
 use crate::commands::quantize::QuantizeArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::synth::SynthArgs;
+use crate::remote::ServerArgs;
 
 /// The first things to try.
 const EXAMPLES: &str = "\
@@ -266,6 +267,9 @@ pub struct RunArgs {
     /// The model.
     #[command(flatten)]
     pub model: ModelArgs,
+    /// The server, if one answers.
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 /// `mambo logits`

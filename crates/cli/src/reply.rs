@@ -13,14 +13,19 @@ use crate::hints::{about_tokens, with_hint};
 use crate::interrupt::Interrupt;
 use crate::progress::PromptBar;
 
+/// Takes the pieces of an answer as they come.
+pub type Show<'a> = &'a mut dyn FnMut(&Piece) -> Result<()>;
+
 /// A reply and how long it took.
 pub struct Timed {
     /// What came of the prompt.
     pub reply: Reply,
-    /// Until the first token.
-    prefill: Duration,
-    /// From the first token to the last.
-    decode: Duration,
+    /// Tokens of the answer; unknown, like those of the prompt, where a server does not tell or was stopped before.
+    pub answer_tokens: Option<usize>,
+    /// Log probabilities of the answer's tokens, where they were asked for.
+    pub logprobs: Vec<Value>,
+    /// Tokens per second of prompt and answer.
+    pub speeds: (f64, f64),
 }
 
 /// Runs one prompt to its end or to Ctrl-C, and shows every piece as soon as it is certain.
@@ -30,7 +35,7 @@ pub fn answer(
     prompt: Prompt,
     options: GenerateOptions,
     interrupt: &Interrupt,
-    show: &mut dyn FnMut(&Piece) -> Result<()>,
+    show: Show,
 ) -> Result<Timed> {
     let new_tokens = prompt.tokens.len() - prompt.reused_tokens();
     let is_long = new_tokens > 2 * engine.config().step_tokens;
@@ -63,40 +68,60 @@ pub fn answer(
     let reply = with_hint(answered, about_tokens, biased)?;
     shown?;
     let prefill = prefill.unwrap_or_default();
-    Ok(Timed { reply, prefill, decode: start.elapsed().saturating_sub(prefill) })
+    let answer_tokens = reply.choices.len();
+    let speeds = speeds(&reply, answer_tokens, prefill, start.elapsed().saturating_sub(prefill));
+    let logprobs = reply.choices.iter().filter_map(|choice| logprobs(choice, text)).collect();
+    Ok(Timed { reply, answer_tokens: Some(answer_tokens), logprobs, speeds })
+}
+
+/// Tokens per second of prompt and answer, from the times until the first token and from there to the last.
+pub fn speeds(reply: &Reply, answer_tokens: usize, prefill: Duration, decode: Duration) -> (f64, f64) {
+    let ran = (reply.prompt_tokens - reply.reused_tokens) as f64;
+    let made = answer_tokens.saturating_sub(1) as f64;
+    (ran / prefill.as_secs_f64().max(1e-9), made / decode.as_secs_f64().max(1e-9))
 }
 
 impl Timed {
-    /// Tokens per second of prompt and answer.
-    pub fn speeds(&self) -> (f64, f64) {
-        let ran = (self.reply.prompt_tokens - self.reply.reused_tokens) as f64;
-        let made = self.reply.choices.len().saturating_sub(1) as f64;
-        (ran / self.prefill.as_secs_f64().max(1e-9), made / self.decode.as_secs_f64().max(1e-9))
+    /// Tokens and speeds in words.
+    pub fn amounts(&self) -> String {
+        let (reply, (prefill, decode)) = (&self.reply, self.speeds);
+        let Some(answer) = self.answer_tokens else { return "the server told no token counts".to_owned() };
+        let reused = match reply.reused_tokens {
+            0 => String::new(),
+            reused => format!(" ({reused} reused)"),
+        };
+        format!(
+            "{} prompt tokens{reused} at {prefill:.0}/s, {answer} answer tokens at {decode:.1}/s",
+            reply.prompt_tokens
+        )
     }
 
-    /// Everything as JSON.
-    pub fn to_json(&self, text: &ModelText) -> Value {
-        let (prefill, decode) = self.speeds();
+    /// Everything as JSON; what is not known is null.
+    pub fn to_json(&self) -> Value {
         let reply = &self.reply;
+        let known = |value: Value| self.answer_tokens.map(|_| value);
         let calls: Vec<Value> = reply
             .tool_calls
             .iter()
             .map(|(name, arguments)| json!({"name": name, "arguments": arguments}))
             .collect();
+        // A server tells how many tokens it chose, not which.
+        let tokens: Vec<u32> = reply.choices.iter().map(|c| c.token).collect();
+        let tokens = (self.answer_tokens == Some(tokens.len())).then_some(tokens);
         let mut object = json!({
             "content": reply.content,
             "reasoning": reply.reasoning,
             "tool_calls": calls,
             "finish_reason": reply.finish_name(),
-            "tokens": reply.choices.iter().map(|c| c.token).collect::<Vec<_>>(),
-            "prompt_tokens": reply.prompt_tokens,
-            "reused_tokens": reply.reused_tokens,
-            "completion_tokens": reply.choices.len(),
-            "prefill_tokens_per_second": prefill,
-            "decode_tokens_per_second": decode,
+            "tokens": tokens,
+            "prompt_tokens": known(reply.prompt_tokens.into()),
+            "reused_tokens": known(reply.reused_tokens.into()),
+            "completion_tokens": self.answer_tokens,
+            "prefill_tokens_per_second": known(self.speeds.0.into()),
+            "decode_tokens_per_second": known(self.speeds.1.into()),
         });
-        if reply.choices.iter().any(|c| c.logprobs.is_some()) {
-            object["logprobs"] = reply.choices.iter().filter_map(|choice| logprobs(choice, text)).collect();
+        if !self.logprobs.is_empty() {
+            object["logprobs"] = self.logprobs.clone().into();
         }
         object
     }

@@ -57,6 +57,16 @@ fn reset_forgets_turns_and_keeps_the_system_message() {
 }
 
 #[test]
+fn a_new_beginning_does_not_lack_the_room_of_the_old_one() {
+    // Long enough for the first beginning to fill a page, and without -n, so that an answer asks for the whole context.
+    let story =
+        "Tell me a story about a dog and a cat and a bird and a big red balloon in the sky. ".repeat(2);
+    let turns =
+        turns(&["--no-think"], &format!("{story}\nHello!\n/reset\nHello!\n/system Be brief.\nHello!\n"));
+    assert_eq!(turns.len(), 4);
+}
+
+#[test]
 fn thinking_is_switched_between_turns() {
     let turns = turns(&[], "/no_think\nWhat is 17 + 25?\n/think\nWhat is 17 + 25?\n");
     assert_eq!(turns[0]["reasoning"], "");

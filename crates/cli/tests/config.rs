@@ -4,20 +4,10 @@ mod program;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use program::{refused, scratch};
+use program::{Served, refused, scratch};
 use serde_json::Value;
-
-/// A server that ends with the test.
-struct Served(Child);
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn file(text: &str) -> String {
     let path = scratch("serve.toml");

@@ -50,20 +50,21 @@ impl Conversation {
     }
 
     /// The request for an answer to `user`.
-    fn request(&self, user: &str) -> ChatRequest {
+    pub fn request(&self, user: &str) -> ChatRequest {
         let mut messages = self.messages();
         messages.push(json!({"role": "user", "content": user}));
         ChatRequest { enable_thinking: self.thinking, ..ChatRequest::new(messages) }
     }
 
     /// The prompt of a new question: it resumes where earlier turns share its beginning, and asks for a snapshot
-    /// of what the next turn will share.
-    pub fn ask(&self, text: &ModelText, user: &str) -> Result<Prompt, RuntimeError> {
+    /// of what the next turn will share. Snapshots of another beginning are dropped: an engine with room for one
+    /// conversation has no room for the pages of two.
+    pub fn ask(&mut self, text: &ModelText, user: &str) -> Result<Prompt, RuntimeError> {
         let request = self.request(user);
         let (prompt, shared) = text.chat_with_history(request)?;
         let shared = shared.unwrap_or(0);
-        let fitting = self.snapshots.iter().filter(|s| s.begins(&prompt.tokens));
-        let resume = fitting.max_by_key(|s| s.tokens().len()).cloned();
+        self.snapshots.retain(|s| s.begins(&prompt.tokens));
+        let resume = self.snapshots.iter().max_by_key(|s| s.tokens().len()).cloned();
         let have = resume.as_ref().map_or(0, |s| s.tokens().len());
         Ok(Prompt { snapshot_at: (shared > have).then_some(shared), resume, ..prompt })
     }
@@ -91,12 +92,11 @@ impl Conversation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mambo_text::OutputStyle;
 
     #[test]
     fn a_turn_stopped_before_its_answer_is_forgotten() {
         let mut conversation = Conversation::new(None, None);
-        let mut reply = Reply::new(&Prompt::new(Vec::new(), OutputStyle::PLAIN));
+        let mut reply = Reply::default();
         reply.reasoning.push_str("hm");
         conversation.keep("hi", &reply);
         assert_eq!(conversation.turns(), 0);

@@ -31,9 +31,9 @@ pub struct Reply {
     pub reused_tokens: usize,
 }
 
-impl Reply {
-    /// A reply to this prompt that has said nothing yet.
-    pub(crate) fn new(prompt: &Prompt) -> Reply {
+impl Default for Reply {
+    /// A reply that has said nothing yet.
+    fn default() -> Reply {
         Reply {
             reasoning: String::new(),
             content: String::new(),
@@ -41,11 +41,13 @@ impl Reply {
             choices: Vec::new(),
             finish: FinishReason::Cancelled,
             snapshot: None,
-            prompt_tokens: prompt.tokens.len(),
-            reused_tokens: prompt.reused_tokens(),
+            prompt_tokens: 0,
+            reused_tokens: 0,
         }
     }
+}
 
+impl Reply {
     /// The name of the way it ended, as APIs write it.
     pub fn finish_name(&self) -> &'static str {
         match self.finish {
@@ -57,7 +59,8 @@ impl Reply {
         }
     }
 
-    fn add(&mut self, piece: &Piece) {
+    /// Adds what was said next.
+    pub fn add(&mut self, piece: &Piece) {
         match piece {
             Piece::Reasoning(text) => self.reasoning.push_str(text),
             Piece::Content(text) => self.content.push_str(text),
@@ -82,7 +85,8 @@ impl ReplyStream {
         prompt: Prompt,
         options: GenerateOptions,
     ) -> Result<ReplyStream, RuntimeError> {
-        let reply = Reply::new(&prompt);
+        let (prompt_tokens, reused_tokens) = (prompt.tokens.len(), prompt.reused_tokens());
+        let reply = Reply { prompt_tokens, reused_tokens, ..Reply::default() };
         let pieces = TokenPieces::new(text, prompt.style, &prompt.tools);
         let id = engine.submit(Request {
             prompt: prompt.tokens,

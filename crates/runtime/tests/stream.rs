@@ -27,7 +27,7 @@ fn greedy() -> GenerateOptions {
     GenerateOptions { sampling: Some(SamplingParams::default()), max_tokens: None }
 }
 
-fn ask(engine: &mut Engine, model: &Model, conversation: &Conversation, question: &str) -> Reply {
+fn ask(engine: &mut Engine, model: &Model, conversation: &mut Conversation, question: &str) -> Reply {
     let text = model.text().unwrap();
     let prompt = conversation.ask(&text, question).unwrap();
     generate(engine, &text, prompt, greedy(), &mut |_| ControlFlow::Continue(())).unwrap()
@@ -98,7 +98,7 @@ fn many_streams_share_one_engine() {
     }
     for ((stream, words), question) in streams.into_iter().zip(words).zip(questions) {
         assert!(stream.is_finished());
-        let alone = ask(&mut engine, &model, &Conversation::default(), question);
+        let alone = ask(&mut engine, &model, &mut Conversation::default(), question);
         assert_eq!(stream.into_reply().content, words);
         assert_eq!(words, alone.content, "{question}");
     }
@@ -127,9 +127,9 @@ fn a_second_turn_reuses_the_first() {
     let model = open();
     let mut engine = load(&model, 1);
     let mut conversation = Conversation::default();
-    let first = ask(&mut engine, &model, &conversation, "Hello!");
+    let first = ask(&mut engine, &model, &mut conversation, "Hello!");
     conversation.keep("Hello!", &first);
-    let second = ask(&mut engine, &model, &conversation, QUESTION);
+    let second = ask(&mut engine, &model, &mut conversation, QUESTION);
     assert!(second.reused_tokens > 0 && second.content.contains("42"), "{second:?}");
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use mambo_runtime::{Conversation, Engine, FinishReason, GenerateOptions, Model, ModelText, Prompt};
+use mambo_runtime::{Conversation, FinishReason};
 use serde_json::json;
 
 use crate::amounts::counted;
@@ -13,8 +13,9 @@ use crate::commands::run::show_piece;
 use crate::hints::one_sentence;
 use crate::interrupt::Interrupt;
 use crate::lines::{Line, Lines};
-use crate::open;
-use crate::reply::{Timed, answer};
+use crate::partner::{LocalModel, Partner};
+use crate::remote::{Remote, ServerArgs};
+use crate::reply::Timed;
 use crate::terminal::{Screen, put_json, put_note};
 
 /// `mambo chat`
@@ -39,6 +40,9 @@ pub struct ChatArgs {
     /// The model.
     #[command(flatten)]
     pub model: ModelArgs,
+    /// The server, if one answers.
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 const HELP: &str = "  \
@@ -56,6 +60,8 @@ A line that ends in \\ goes on in the next. Ctrl-C stops an answer.";
 #[derive(Default)]
 struct Totals {
     turns: usize,
+    /// Turns whose tokens a server did not tell.
+    uncounted: usize,
     prompt: usize,
     reused: usize,
     answer: usize,
@@ -65,9 +71,7 @@ struct Totals {
 
 struct Chat<'a> {
     args: &'a ChatArgs,
-    model: &'a Model,
-    text: ModelText,
-    engine: Engine,
+    partner: Box<dyn Partner + 'a>,
     interrupt: Interrupt,
     conversation: Conversation,
     totals: Totals,
@@ -75,25 +79,22 @@ struct Chat<'a> {
 
 /// Runs the command.
 pub fn run(args: &ChatArgs) -> Result<()> {
-    let model = open::model(args.model.model.as_deref())?;
-    let text = model.text()?;
-    // Before the weights are loaded, which may take minutes.
-    text.template()?;
-    args.sample.over(text.sampling())?;
-    let engine = open::engine(&model, args.model.threads, &args.model.load_options())?;
+    let server = Remote::named(&args.server, args.model.model.as_deref(), args.tokens, &args.sample)?;
+    let partner: Box<dyn Partner> = match server {
+        Some(server) => Box::new(server),
+        None => Box::new(LocalModel::load(&args.model, args.tokens, &args.sample)?),
+    };
+    let mut lines = Lines::new()?;
+    if lines.is_terminal() {
+        put_note(format_args!("{} is ready; /help lists commands, Ctrl-D leaves", partner.name()));
+    }
     let mut chat = Chat {
         args,
-        model: &model,
-        text,
-        engine,
+        partner,
         interrupt: Interrupt::install()?,
         conversation: Conversation::new(args.system.clone(), args.no_think.then_some(false)),
         totals: Totals::default(),
     };
-    let mut lines = Lines::new()?;
-    if lines.is_terminal() {
-        put_note(format_args!("{} is ready; /help lists commands, Ctrl-D leaves", model.name()));
-    }
     chat.talk(&mut lines)
 }
 
@@ -153,7 +154,7 @@ impl Chat<'_> {
         if file.is_empty() {
             bail!("/save needs the name of a file, such as /save talk.json");
         }
-        let saved = json!({"model": self.model.name(), "messages": self.conversation.messages()});
+        let saved = json!({"model": self.partner.name(), "messages": self.conversation.messages()});
         std::fs::write(Path::new(file), format!("{saved:#}\n"))
             .with_context(|| format!("cannot write {file}; choose a folder that exists"))?;
         put_note(format_args!("(wrote {} to {file})", counted(self.conversation.turns(), "turn")));
@@ -161,16 +162,21 @@ impl Chat<'_> {
     }
 
     fn stats(&self) -> String {
-        let Totals { turns, prompt, reused, answer, .. } = &self.totals;
+        let Totals { turns, uncounted, prompt, reused, answer, context_used, last } = &self.totals;
+        let context = self.partner.context_tokens().map_or(String::new(), |all| format!(" of {all}"));
         let mut text = format!(
             "{}: {prompt} prompt tokens, of which {reused} were reused and {} run; {answer} answer tokens\n\
-             context: {} of {} tokens used",
+             context: {context_used}{context} tokens used",
             counted(*turns, "turn"),
             prompt - reused,
-            self.totals.context_used,
-            self.engine.config().context_tokens,
         );
-        if let Some(last) = &self.totals.last {
+        if *uncounted > 0 {
+            text += &format!(
+                "\nnot counted: {}, whose tokens the server did not tell",
+                counted(*uncounted, "turn")
+            );
+        }
+        if let Some(last) = last {
             text += &format!("\nlast turn: {last}");
         }
         text
@@ -178,35 +184,33 @@ impl Chat<'_> {
 
     /// One turn; the question is remembered only if it was answered.
     fn ask(&mut self, user: &str) -> Result<()> {
-        let prompt = self.conversation.ask(&self.text, user)?;
-        self.check_room(&prompt)?;
-        let options = GenerateOptions {
-            max_tokens: self.args.tokens,
-            sampling: Some(self.args.sample.over(self.text.sampling())?),
-        };
         self.interrupt.clear();
         let quiet = self.args.json;
         let mut screen = Screen::new();
         let mut show = |piece: &_| show_piece(&mut screen, piece, quiet);
-        let timed = answer(&mut self.engine, &self.text, prompt, options, &self.interrupt, &mut show)?;
-        let reply = &timed.reply;
+        let answered = self.partner.answer(&mut self.conversation, user, &self.interrupt, &mut show);
         screen.end()?;
+        let timed = answered?;
+        let reply = &timed.reply;
         self.interrupt.clear();
         self.conversation.keep(user, reply);
         self.count(&timed);
         if quiet {
-            let mut object = timed.to_json(&self.text);
+            let mut object = timed.to_json();
             object["turn"] = json!(self.totals.turns);
             object["context_used"] = json!(self.totals.context_used);
-            object["context_tokens"] = json!(self.engine.config().context_tokens);
+            object["context_tokens"] = json!(self.partner.context_tokens());
             put_json(&object)?;
         }
         match reply.finish {
             FinishReason::Cancelled => put_note("(stopped)"),
             FinishReason::Length => {
-                put_note(format_args!("(stopped after {})", counted(reply.choices.len(), "token")));
+                let tokens = timed.answer_tokens.or(self.args.tokens).unwrap_or_default();
+                put_note(format_args!("(stopped after {})", counted(tokens, "token")));
             }
-            FinishReason::Context => put_note(format_args!("({})", self.full(self.totals.context_used))),
+            FinishReason::Context => {
+                put_note(format_args!("({})", self.partner.full(self.totals.context_used)));
+            }
             FinishReason::Stop | FinishReason::Failed(_) => {}
         }
         Ok(())
@@ -214,40 +218,23 @@ impl Chat<'_> {
 
     fn count(&mut self, timed: &Timed) {
         let (totals, reply) = (&mut self.totals, &timed.reply);
-        let prompt_tokens = reply.prompt_tokens;
         totals.turns += 1;
+        let Some(answer_tokens) = timed.answer_tokens else {
+            totals.uncounted += 1;
+            return;
+        };
+        let prompt_tokens = reply.prompt_tokens;
         totals.prompt += prompt_tokens;
         totals.reused += reply.reused_tokens;
-        totals.answer += reply.choices.len();
-        totals.context_used = prompt_tokens + reply.choices.len();
-        let (prefill, decode) = timed.speeds();
+        totals.answer += answer_tokens;
+        totals.context_used = prompt_tokens + answer_tokens;
+        let (prefill, decode) = timed.speeds;
         totals.last = Some(format!(
-            "{} of {prompt_tokens} prompt tokens reused, {} run at {prefill:.0}/s; {} answer tokens at {decode:.1}/s",
+            "{} of {prompt_tokens} prompt tokens reused, {} run at {prefill:.0}/s; {answer_tokens} answer tokens at \
+             {decode:.1}/s",
             reply.reused_tokens,
             prompt_tokens - reply.reused_tokens,
-            reply.choices.len(),
         ));
-    }
-
-    fn check_room(&self, prompt: &Prompt) -> Result<()> {
-        if prompt.tokens.len() >= self.engine.config().context_tokens {
-            bail!("{}", self.full(prompt.tokens.len()));
-        }
-        Ok(())
-    }
-
-    /// That the context is full, and what helps.
-    fn full(&self, tokens: usize) -> String {
-        let context = self.engine.config().context_tokens;
-        let trained = self
-            .model
-            .spec
-            .context
-            .map_or(String::new(), |n| format!(" (this model was trained on {n} tokens)"));
-        format!(
-            "the context is full: the conversation has {tokens} tokens and the context holds {context}; \
-             /reset starts over, a larger --context holds more{trained}"
-        )
     }
 }
 

@@ -12,21 +12,16 @@ use serde_json::{Value, json};
 use crate::args::RunArgs;
 use crate::interrupt::Interrupt;
 use crate::open;
-use crate::reply::answer;
+use crate::remote::Remote;
+use crate::reply::{Show, Timed, answer};
 use crate::terminal::{Screen, put_json, put_note};
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
     let question = read_prompt(args.prompt.as_deref().unwrap_or_default())?;
     let chat = chat_request(args, &question)?;
-    let model = open::model(args.model.model.as_deref())?;
-    let text = model.text()?;
-    let prompt = if args.raw { text.plain(&question) } else { text.chat(chat)? };
-    let sampling = Some(args.sample.over(text.sampling())?);
-    let mut engine = open::engine(&model, args.model.threads, &args.model.load_options())?;
-    // Not before: Ctrl-C while a model loads ends the program.
-    let interrupt = Interrupt::install()?;
-    let options = GenerateOptions { max_tokens: args.tokens, sampling };
+    let server = Remote::named(&args.server, args.model.model.as_deref(), args.tokens, &args.sample)?;
+    let is_local = server.is_none();
     let mut screen = Screen::new();
     // The text to continue comes with its continuation: before it stands the progress of reading it.
     let mut echo = if args.raw { question.as_str() } else { "" };
@@ -36,24 +31,54 @@ pub fn run(args: &RunArgs) -> Result<()> {
         }
         show_piece(&mut screen, piece, args.json)
     };
-    let timed = answer(&mut engine, &text, prompt, options, &interrupt, &mut show)?;
+    let answered = match server {
+        Some(server) => answer_there(server, args, &question, chat, &mut show),
+        None => answer_here(args, &question, chat, &mut show),
+    };
+    if answered.is_err() {
+        // The sentence that follows begins a line.
+        screen.end()?;
+    }
+    let timed = answered?;
     if args.json {
-        put_json(&timed.to_json(&text))?;
+        put_json(&timed.to_json())?;
     } else {
         screen.content(echo)?;
         screen.end()?;
-        let (prefill, decode) = timed.speeds();
-        let reply = &timed.reply;
         let memory = host_memory::peak()
+            .filter(|_| is_local)
             .map_or(String::new(), |bytes| format!(", peak memory {}", human_bytes(bytes)));
-        put_note(format_args!(
-            "[{} prompt tokens at {prefill:.0}/s, {} answer tokens at {decode:.1}/s, {}{memory}]",
-            reply.prompt_tokens,
-            reply.choices.len(),
-            reply.finish_name()
-        ));
+        put_note(format_args!("[{}, {}{memory}]", timed.amounts(), timed.reply.finish_name()));
     }
     Ok(())
+}
+
+/// Answers with a server's model.
+fn answer_there(
+    mut server: Remote,
+    args: &RunArgs,
+    question: &str,
+    chat: ChatRequest,
+    show: Show,
+) -> Result<Timed> {
+    let interrupt = Interrupt::install()?;
+    match args.raw {
+        true => server.complete(question, &interrupt, show),
+        false => server.chat(chat, &interrupt, show),
+    }
+}
+
+/// Answers with a model in this program.
+fn answer_here(args: &RunArgs, question: &str, chat: ChatRequest, show: Show) -> Result<Timed> {
+    let model = open::model(args.model.model.as_deref())?;
+    let text = model.text()?;
+    let prompt = if args.raw { text.plain(question) } else { text.chat(chat)? };
+    let sampling = Some(args.sample.over(text.sampling())?);
+    let mut engine = open::engine(&model, args.model.threads, &args.model.load_options())?;
+    // Not before: Ctrl-C while a model loads ends the program.
+    let interrupt = Interrupt::install()?;
+    let options = GenerateOptions { max_tokens: args.tokens, sampling };
+    answer(&mut engine, &text, prompt, options, &interrupt, show)
 }
 
 /// Puts a piece on the screen unless a JSON object will say it all.
