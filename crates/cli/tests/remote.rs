@@ -254,7 +254,7 @@ fn servers_that_fail_are_named_with_what_helps() {
         (
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n\
              data: {\"error\":{\"message\":\"the time is over\"}}\n\n",
-            " ended early: the time is over; ask again",
+            " gave its answer up: the time is over",
         ),
     ];
     for (answer, want) in cases {

@@ -24,7 +24,7 @@ use address::Address;
 use connection::Connection;
 use http::{Head, Response};
 use received::Received;
-use refusal::{Refusal, ended_early, no_answer, no_connection};
+use refusal::{Refusal, ended_early, gave_up, no_answer, no_connection};
 use request::Settings;
 
 /// Most bytes of an event, or of the body of a refusal.
@@ -134,7 +134,7 @@ impl<'a> Remote<'a> {
             }
             let event = serde_json::from_slice(data)
                 .map_err(|error| ended_early(address, &format!("an event is not JSON, {error}")))?;
-            let pieces = received.take(&event).map_err(|error| ended_early(address, &error.to_string()))?;
+            let pieces = received.take(&event).map_err(|error| gave_up(address, &error.to_string()))?;
             pieces.iter().try_for_each(&mut *show)?;
         }
     }

@@ -33,6 +33,11 @@ pub fn ended_early(address: &Address, why: &str) -> Error {
     anyhow!("the answer of {address} ended early: {why}; ask again, or look into the server's log")
 }
 
+/// That the server gave an answer up, for a reason of its own.
+pub fn gave_up(address: &Address, why: &str) -> Error {
+    anyhow!("{address} gave its answer up: {why}")
+}
+
 /// A status that is no success, with what came along.
 pub struct Refusal<'a> {
     /// The status.
