@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -14,8 +15,9 @@ class Server:
     """`mambo serve` on a free port of this machine."""
 
     def __enter__(self):
-        self.process = subprocess.Popen([PROGRAM, "serve", "--port", "0", "--max-sequences", "4"],
-                                        stderr=subprocess.PIPE, text=True)
+        self.sessions = tempfile.TemporaryDirectory()
+        command = [PROGRAM, "serve", "--port", "0", "--max-sequences", "4", "--sessions", self.sessions.name]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             found = re.search(r"http://\S+", line)
             if found:
@@ -28,3 +30,4 @@ class Server:
     def __exit__(self, *_):
         self.process.terminate()
         assert self.process.wait(timeout=30) == 0, "the server does not stop well"
+        self.sessions.cleanup()
