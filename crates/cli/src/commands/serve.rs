@@ -46,7 +46,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     pub disk_cache: Option<PathBuf>,
     /// Most bytes of the disk cache
-    #[arg(long, value_name = "SIZE", default_value = "10G", requires = "disk_cache")]
+    #[arg(long, value_name = "SIZE", default_value = "10G")]
     pub disk_cache_size: ByteSize,
     /// Requests that may wait; more are told to come back
     #[arg(long, value_name = "N", default_value_t = 256)]
