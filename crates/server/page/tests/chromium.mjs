@@ -144,13 +144,20 @@ class Page {
     return this.evaluate((chosen) => document.querySelector(chosen)?.innerText ?? null, selector);
   }
 
-  /** Clicks the middle of the last element that matches, as a mouse does. */
+  /** Clicks the middle of the last element that matches, as a mouse does, once it can be used and has come to rest. */
   async click(selector) {
-    const spot = await this.until((chosen) => {
-      const node = [...document.querySelectorAll(chosen)].at(-1);
-      node?.scrollIntoView({ block: "nearest" });
-      const box = node?.getBoundingClientRect();
-      return box && box.width > 0 ? { x: box.x + box.width / 2, y: box.y + box.height / 2 } : null;
+    const spot = await this.until(async (chosen) => {
+      const middle = () => {
+        const node = [...document.querySelectorAll(chosen)].at(-1);
+        node?.scrollIntoView({ block: "nearest" });
+        const box = node?.getBoundingClientRect();
+        const usable = box && box.width > 0 && !node.disabled;
+        return usable ? { x: box.x + box.width / 2, y: box.y + box.height / 2 } : null;
+      };
+      const before = middle();
+      await new Promise((resolve) => setTimeout(resolve, 40));
+      const after = middle();
+      return JSON.stringify(before) === JSON.stringify(after) ? after : null;
     }, selector);
     await this.send("Input.dispatchMouseEvent", { type: "mouseMoved", ...spot });
     for (const type of ["mousePressed", "mouseReleased"])
