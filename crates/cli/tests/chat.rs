@@ -2,10 +2,7 @@
 
 mod program;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Command, Stdio};
-
-use program::{json, piped, refusal, scratch, worked};
+use program::{EndlessChat, json, piped, refusal, scratch, worked};
 use serde_json::{Value, json};
 
 /// One object per turn.
@@ -111,25 +108,8 @@ fn a_script_stops_at_an_unknown_command() {
 
 #[test]
 fn interrupting_stops_the_answer_and_not_the_chat() {
-    // Without its end tokens the answer would go on until the context is full.
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mambo"))
-        .args(["chat", "--temp", "0", "--logit-bias", "11=-100", "--logit-bias", "2=-100"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = child.stdin.take().unwrap();
-    input.write_all(b"Tell me a story.\n").unwrap();
-    let mut output = BufReader::new(child.stdout.take().unwrap());
-    output.fill_buf().expect("the answer has begun");
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    input.write_all(b"/stats\n").unwrap();
-    drop(input);
-    output.read_to_end(&mut Vec::new()).unwrap();
-    let mut error = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-    assert!(child.wait().unwrap().success(), "{error}");
+    let chat = EndlessChat::start(&[]);
+    chat.interrupt();
+    let error = chat.leave();
     assert!(error.starts_with("(stopped)\n1 turn: "), "{error}");
 }

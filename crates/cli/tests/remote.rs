@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use program::{Served, json, piped, refusal, refused, scratch, worked, works};
+use program::{EndlessChat, Served, json, piped, refusal, refused, scratch, worked, works};
 use serde_json::{Value, json};
 
 /// A server of the built-in model, and its address.
@@ -158,33 +158,15 @@ fn running(url: &str) -> String {
 #[test]
 fn interrupting_ends_the_answer_on_the_server_too() {
     let (_served, url) = serve(&[]);
-    // Without its end tokens the answer would go on until the context is full.
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mambo"))
-        .args(["chat", "--server", &url, "--temp", "0", "--logit-bias", "11=-100", "--logit-bias", "2=-100"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = child.stdin.take().unwrap();
-    input.write_all(b"Tell me a story.\n").unwrap();
-    let mut output = BufReader::new(child.stdout.take().unwrap());
-    output.fill_buf().expect("the answer has begun");
+    let chat = EndlessChat::start(&["--server", &url]);
     assert_eq!(running(&url), "1");
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    let drained = std::thread::spawn(move || output.read_to_end(&mut Vec::new()).unwrap());
+    chat.interrupt();
     let begun = Instant::now();
     while running(&url) != "0" {
         assert!(begun.elapsed() < Duration::from_secs(10), "the server goes on");
         std::thread::sleep(Duration::from_millis(20));
     }
-    input.write_all(b"/stats\n").unwrap();
-    drop(input);
-    drained.join().unwrap();
-    let mut error = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
-    assert!(child.wait().unwrap().success(), "{error}");
+    let error = chat.leave();
     assert!(error.starts_with("(stopped)\n1 turn: 0 prompt tokens"), "{error}");
     assert!(error.contains("not counted: 1 turn"), "{error}");
 }

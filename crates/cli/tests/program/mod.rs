@@ -1,9 +1,9 @@
 //! Runs the real program and looks at what came of it.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
@@ -38,6 +38,50 @@ pub fn config_alone(preset: &str) -> String {
     let path = scratch("config.json");
     std::fs::write(&path, mambo_model::Preset::named(preset).unwrap().config).unwrap();
     path.to_str().unwrap().to_owned()
+}
+
+/// A chat whose answer has begun and would go on until the context is full.
+pub struct EndlessChat {
+    child: Child,
+    pub input: ChildStdin,
+    pub output: BufReader<ChildStdout>,
+}
+
+impl EndlessChat {
+    pub fn start(arguments: &[&str]) -> EndlessChat {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_mambo"))
+            .args(["chat", "--temp", "0"])
+            // The tokens that end an answer.
+            .args(["--logit-bias", "11=-100", "--logit-bias", "2=-100"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"Tell me a story.\n").unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.fill_buf().expect("the answer has begun");
+        EndlessChat { child, input, output }
+    }
+
+    /// Ctrl-C.
+    pub fn interrupt(&self) {
+        let kill = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+    }
+
+    /// Asks for the statistics and leaves; what stood on standard error.
+    pub fn leave(mut self) -> String {
+        self.input.write_all(b"/stats\n").unwrap();
+        drop(self.input);
+        self.output.read_to_end(&mut Vec::new()).unwrap();
+        let mut error = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{error}");
+        error
+    }
 }
 
 /// Runs the program on some standard input.
