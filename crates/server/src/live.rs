@@ -1,6 +1,5 @@
 //! What the engine does at this moment, told to everybody who watches. Calls are timed while somebody does, and the
 //! times are taken once for all: taking them starts them anew.
-#![allow(dead_code, reason = "types that describe JSON; nothing makes values of them")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -139,6 +138,7 @@ fn sample(engine: &mut Engine) -> Value {
 
 /// The model that is served.
 #[derive(ToSchema)]
+#[allow(dead_code, reason = "describes JSON")]
 struct ModelView {
     /// Its name.
     name: String,
@@ -154,6 +154,7 @@ struct ModelView {
 
 /// What the engine does at this moment.
 #[derive(ToSchema)]
+#[allow(dead_code, reason = "describes JSON")]
 struct LiveSample {
     /// Sequences that are answered.
     running: usize,

@@ -1,6 +1,5 @@
 //! What became of a request, as one line of the log. The line is written when the last who works on it lets go: for a
-//! stream that is after its last event. Prompts and answers are logged
-//! only where the server is told to.
+//! stream that is after its last event. Prompts and answers are logged only where the server is told to.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};

@@ -78,6 +78,13 @@ struct OllamaChatAnswer {
     created_at: String,
     /// What the model says.
     message: Map<String, Value>,
+    #[serde(flatten)]
+    end: AnswerEnd,
+}
+
+/// How an answer stands; in streams, after each piece.
+#[derive(ToSchema)]
+struct AnswerEnd {
     /// Whether it has ended.
     done: bool,
     /// `stop`, `length` or `load`.
@@ -106,20 +113,8 @@ struct GenerateAnswer {
     /// Its thought.
     #[serde(default)]
     thinking: String,
-    /// Whether it has ended.
-    done: bool,
-    /// `stop`, `length` or `load`.
-    #[serde(default)]
-    done_reason: String,
-    /// Nanoseconds in all.
-    #[serde(default)]
-    total_duration: u64,
-    /// Tokens of the prompt.
-    #[serde(default)]
-    prompt_eval_count: usize,
-    /// Tokens of the answer.
-    #[serde(default)]
-    eval_count: usize,
+    #[serde(flatten)]
+    end: AnswerEnd,
 }
 
 /// What is known of the model.
