@@ -11,6 +11,15 @@ use crate::memory::human_bytes;
 use crate::prefix::{PrefixCache, PrefixCacheStats, Reuse};
 use crate::snapshot::{Snapshot, SnapshotCell};
 
+/// A kept prefix that was dropped, in its portable form.
+#[derive(Clone, Debug)]
+pub struct SpilledPrefix {
+    /// The tokens that ran.
+    pub tokens: Vec<u32>,
+    /// What [`Snapshot::from_bytes`] reads.
+    pub bytes: Vec<u8>,
+}
+
 /// Shorter prefixes are sooner read again than fetched from where they were put.
 const WORTH_SPILLING: usize = 256;
 
@@ -37,14 +46,21 @@ impl Engine {
         self.prefix.as_ref()?.get(tokens).cloned()
     }
 
-    /// Kept snapshots that no other kept one goes on from.
-    pub fn kept_ends(&self) -> Vec<Arc<Snapshot>> {
-        self.prefix.as_ref().map(PrefixCache::ends).unwrap_or_default()
+    /// What was dropped since this was last asked, if the configuration wants it.
+    pub fn take_spilled(&mut self) -> Vec<SpilledPrefix> {
+        std::mem::take(&mut self.spilled)
     }
 
-    /// Snapshots in their portable form that were dropped since this was last asked, if the configuration wants them.
-    pub fn take_spilled(&mut self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.spilled)
+    /// Gives `each` all kept prefixes that no other one goes on from, until it has enough.
+    pub fn spill_kept(&mut self, mut each: impl FnMut(SpilledPrefix) -> bool) -> Result<(), EngineError> {
+        let ends = self.prefix.as_ref().map(PrefixCache::ends).unwrap_or_default();
+        for snapshot in ends.iter().filter(|snapshot| snapshot.tokens.len() >= WORTH_SPILLING) {
+            let bytes = self.export(snapshot)?;
+            if !each(SpilledPrefix { tokens: snapshot.tokens.clone(), bytes }) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Puts a snapshot from elsewhere into the prefix cache, so that prompts go on from it like from what was read here.
@@ -59,7 +75,6 @@ impl Engine {
         }
         let adopted = self.adopted(snapshot);
         let adopted = self.noting_loss(adopted)?;
-        // Not dropped for its own sake: a prompt is about to use it.
         self.keep_prefix(Arc::new(adopted));
         Ok(())
     }
@@ -106,7 +121,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts a snapshot into the prefix cache, and drops what is worth least where there is no room for all.
+    /// Puts a snapshot into the prefix cache, and drops what is worth least where there is no room for all; itself last,
+    /// because a prompt may be about to use it.
     pub(crate) fn keep_prefix(&mut self, snapshot: Arc<Snapshot>) {
         let Some(cache) = &mut self.prefix else { return };
         cache.insert(Arc::clone(&snapshot));
@@ -121,7 +137,7 @@ impl Engine {
         if snapshot.tokens.len() >= WORTH_SPILLING && self.has_room_to_spill() {
             // Exported now and not later: its pages may be needed for a sequence that starts.
             match self.export(&snapshot) {
-                Ok(bytes) => self.spilled.push(bytes),
+                Ok(bytes) => self.spilled.push(SpilledPrefix { tokens: snapshot.tokens.clone(), bytes }),
                 Err(error) => self.note_loss(&error),
             }
         }
@@ -130,7 +146,7 @@ impl Engine {
 
     /// Whether what was spilled and not taken leaves room for more: half of what the cache itself may hold.
     fn has_room_to_spill(&self) -> bool {
-        let held: u64 = self.spilled.iter().map(|bytes| bytes.len() as u64).sum();
+        let held: u64 = self.spilled.iter().map(|spilled| spilled.bytes.len() as u64).sum();
         self.config.prefix_cache.is_some_and(|cache| cache.spills && held < cache.bytes / 2)
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use mambo_kernel::{Backend, BackendError, CacheLayout, ProgramId, SSM_CHUNK, StepResults, Wait};
 
+use crate::adopt::SpilledPrefix;
 use crate::batch::Batch;
 use crate::cache::{CellPool, KvPages, StateSlots};
 use crate::error::EngineError;
@@ -89,7 +90,7 @@ pub struct Engine {
     /// Prompts that were read, if they are kept.
     pub(crate) prefix: Option<PrefixCache>,
     /// Kept prefixes that were dropped, exported for who takes them.
-    pub(crate) spilled: Vec<Vec<u8>>,
+    pub(crate) spilled: Vec<SpilledPrefix>,
     /// Prompt tokens that a step reads beside answers.
     pub(crate) prompt_room: usize,
     pub(crate) last_step: StepLoad,

@@ -25,6 +25,7 @@ mod score;
 mod sequence;
 mod snapshot;
 
+pub use adopt::SpilledPrefix;
 pub use engine::{Engine, Event};
 pub use error::{EngineError, Failure};
 pub use experts::ExpertCounts;

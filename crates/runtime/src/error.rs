@@ -32,9 +32,9 @@ pub enum RuntimeError {
         /// NaN or an infinity.
         value: f32,
     },
-    /// A file or folder that cannot be read.
-    #[error("cannot use {path}: {source}", path = path.display())]
-    Read {
+    /// A file or folder that cannot be read, made or removed.
+    #[error("cannot use {path}: {source}; check that it is there and who may write to it", path = path.display())]
+    Unusable {
         /// Which.
         path: PathBuf,
         /// Why not.

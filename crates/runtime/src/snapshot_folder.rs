@@ -28,7 +28,8 @@ pub fn write_snapshot(path: &Path, bytes: &[u8]) -> Result<(), RuntimeError> {
 
 /// Reads a snapshot and checks that it is whole; the engine that adopts or resumes it checks the model.
 pub fn read_snapshot(path: &Path) -> Result<Snapshot, RuntimeError> {
-    let bytes = fs::read(path).map_err(|source| RuntimeError::Read { path: path.to_path_buf(), source })?;
+    let bytes =
+        fs::read(path).map_err(|source| RuntimeError::Unusable { path: path.to_path_buf(), source })?;
     Snapshot::from_bytes(&bytes).map_err(|source| RuntimeError::Snapshot { path: path.to_path_buf(), source })
 }
 
@@ -58,7 +59,7 @@ impl SnapshotFolder {
     /// Opens or makes a folder, removes what a crash left unfinished and lists the snapshots of a model. The second
     /// value says which files were passed over, and why.
     pub fn open(folder: &Path, model: Fingerprint) -> Result<(SnapshotFolder, Vec<String>), RuntimeError> {
-        let failed = |source| RuntimeError::Read { path: folder.to_path_buf(), source };
+        let failed = |source| RuntimeError::Unusable { path: folder.to_path_buf(), source };
         fs::create_dir_all(folder).map_err(failed)?;
         let mut opened = SnapshotFolder { folder: folder.to_path_buf(), model, files: BTreeMap::new() };
         let mut notes = Vec::new();
@@ -103,13 +104,7 @@ impl SnapshotFolder {
 
     /// Adds a file that was written to [`SnapshotFolder::path`] of this name.
     pub fn note_written(&mut self, name: &str, tokens: &[u32], bytes: u64) {
-        self.add(
-            digests(tokens).last().copied().unwrap_or_default(),
-            tokens.len(),
-            name,
-            bytes,
-            SystemTime::now(),
-        );
+        self.add(digest(tokens), tokens.len(), name, bytes, SystemTime::now());
     }
 
     /// Where the snapshot of a name is.
@@ -129,23 +124,26 @@ impl SnapshotFolder {
 
     /// Whether a snapshot after exactly these tokens is there.
     pub fn holds(&self, tokens: &[u32]) -> bool {
-        let Some(files) = self.files.get(&tokens.len()) else { return false };
-        digests(tokens).last().is_some_and(|digest| files.contains_key(digest))
+        self.files.get(&tokens.len()).is_some_and(|files| files.contains_key(&digest(tokens)))
     }
 
     /// The longest snapshot that a prompt starts with and that leaves it a token to run. Prompts of equal digests would
     /// find each other's; reading the file tells.
-    pub fn find(&mut self, prompt: &[u32], longer_than: usize) -> Option<SnapshotFile> {
+    pub fn find(&self, prompt: &[u32], longer_than: usize) -> Option<&SnapshotFile> {
         let most = prompt.len().checked_sub(1).filter(|most| *most > longer_than)?;
         self.files.range(longer_than + 1..=most).next()?;
         let digests = digests(&prompt[..most]);
-        let mut fitting = self.files.range_mut(longer_than + 1..=most).rev();
-        let file = fitting.find_map(|(length, files)| files.get_mut(&digests[length - 1]))?;
-        file.used = SystemTime::now();
+        let mut fitting = self.files.range(longer_than + 1..=most).rev();
+        fitting.find_map(|(length, files)| files.get(&digests[length - 1]))
+    }
+
+    /// Notes that a snapshot was used, so that others are removed before it.
+    pub fn note_used(&mut self, name: &str) {
+        let (path, now) = (self.path(name), SystemTime::now());
+        let files = self.files.values_mut().flat_map(HashMap::values_mut);
+        files.filter(|file| file.name == name).for_each(|file| file.used = now);
         // Survives a restart; a folder that cannot be written is no reason not to read it.
-        let path = self.folder.join(format!("{}.{EXTENSION}", file.name));
-        let _ = File::options().append(true).open(path).and_then(|open| open.set_modified(file.used));
-        Some(file.clone())
+        let _ = File::options().append(true).open(path).and_then(|file| file.set_modified(now));
     }
 
     /// Takes a snapshot off the index; its file stays.
@@ -160,7 +158,7 @@ impl SnapshotFolder {
     pub fn remove(&mut self, name: &str) -> Result<(), RuntimeError> {
         let path = self.path(name);
         self.forget(name);
-        fs::remove_file(&path).map_err(|source| RuntimeError::Read { path, source })
+        fs::remove_file(&path).map_err(|source| RuntimeError::Unusable { path, source })
     }
 
     /// Removes what was not used for longest until so many bytes more fit into a budget; says whether they do.
@@ -176,6 +174,11 @@ impl SnapshotFolder {
     }
 }
 
+/// The digest of tokens.
+fn digest(tokens: &[u32]) -> u64 {
+    digests(tokens).last().copied().unwrap_or_default()
+}
+
 /// The digest after each token.
 fn digests(tokens: &[u32]) -> Vec<u64> {
     let mut digest = Digest::default();
@@ -188,5 +191,5 @@ fn digests(tokens: &[u32]) -> Vec<u64> {
 
 /// The name for a snapshot that nobody names: one for each text of each model.
 pub fn name_of(model: Fingerprint, tokens: &[u32]) -> String {
-    format!("{model}-{:016x}", digests(tokens).last().copied().unwrap_or_default())
+    format!("{model}-{:016x}", digest(tokens))
 }

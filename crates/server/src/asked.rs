@@ -63,8 +63,8 @@ impl Asked {
         work: impl FnOnce(&Service) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let service = Arc::clone(&self.service);
-        let stopped = || ApiError::new(Kind::Unavailable, "the server is stopping; try another one");
-        let place = Arc::clone(&service.text_places).acquire_owned().await.map_err(|_| stopped())?;
+        let place =
+            Arc::clone(&service.text_places).acquire_owned().await.map_err(|_| ApiError::stopping())?;
         let done = tokio::task::spawn_blocking(move || {
             let done = work(&service);
             // The place is free when the work is done, also where nobody waits for it any more.

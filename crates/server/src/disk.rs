@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use mambo_engine::{Fingerprint, Snapshot};
+use mambo_engine::{Fingerprint, Snapshot, SpilledPrefix};
 use mambo_runtime::{RuntimeError, SnapshotFile, SnapshotFolder, name_of, read_snapshot, write_snapshot};
 
 use crate::config::ServerConfig;
@@ -39,7 +39,12 @@ impl Folder {
     /// Reads a snapshot; one that is damaged is not found again.
     pub fn read(&self, name: &str) -> Result<Snapshot, RuntimeError> {
         let path = self.lock().path(name);
-        read_snapshot(&path).inspect_err(|_| self.lock().forget(name))
+        let read = read_snapshot(&path);
+        match &read {
+            Ok(_) => self.lock().note_used(name),
+            Err(_) => self.lock().forget(name),
+        }
+        read
     }
 
     /// Writes a snapshot, under a name that was checked.
@@ -63,7 +68,7 @@ pub(crate) struct Disk {
 }
 
 /// Where the worker sends what the prefix cache drops.
-pub(crate) type Spill = SyncSender<Vec<u8>>;
+pub(crate) type Spill = SyncSender<SpilledPrefix>;
 
 /// A thread that writes what is sent to it, until the sender is dropped.
 pub(crate) struct Writer {
@@ -90,19 +95,18 @@ impl Disk {
     /// The file that restores most of a prompt, if it restores so many tokens.
     fn find(&self, prompt: &[u32], longer_than: usize) -> Option<(Folder, SnapshotFile)> {
         let folders = [&self.sessions, &self.cache].into_iter().flatten();
-        let found = folders.filter_map(|folder| Some((folder, folder.lock().find(prompt, longer_than)?)));
+        let found =
+            folders.filter_map(|folder| Some((folder, folder.lock().find(prompt, longer_than)?.clone())));
         found.max_by_key(|(_, file)| file.tokens).map(|(folder, file)| (folder.clone(), file))
     }
 }
 
-fn write_spilled(folder: &Folder, model: Fingerprint, budget: u64, spilled: &Receiver<Vec<u8>>) {
-    for bytes in spilled {
-        let Ok(snapshot) = Snapshot::from_bytes(&bytes) else { continue };
-        let tokens = snapshot.tokens();
-        if folder.lock().holds(tokens) || !folder.lock().make_room(bytes.len() as u64, budget) {
+fn write_spilled(folder: &Folder, model: Fingerprint, budget: u64, spilled: &Receiver<SpilledPrefix>) {
+    for SpilledPrefix { tokens, bytes } in spilled {
+        if folder.lock().holds(&tokens) || !folder.lock().make_room(bytes.len() as u64, budget) {
             continue;
         }
-        match folder.write(&name_of(model, tokens), tokens, &bytes) {
+        match folder.write(&name_of(model, &tokens), &tokens, &bytes) {
             Ok(()) => tracing::debug!(tokens = tokens.len(), bytes = bytes.len(), "prefix written to disk"),
             Err(error) => tracing::warn!("the disk cache cannot keep a prefix: {error}"),
         }

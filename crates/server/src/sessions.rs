@@ -115,9 +115,14 @@ pub(crate) async fn save(asked: Asked, request: SessionRequest) -> Result<Answer
         return Err(ApiError::new(Kind::Conflict, message));
     }
     let (tokens, end) = asked.work(|service| tokens_of(service, request)).await?;
-    if end == 0 || tokens.len() >= asked.context_tokens {
-        let problem = format!("{} tokens are nothing, or more than the context holds", tokens.len());
-        return Err(ApiError::field("messages", problem));
+    let (count, context) = (tokens.len(), asked.context_tokens);
+    if end == 0 {
+        return Err(ApiError::new(Kind::Invalid, "the conversation is empty; give at least one token"));
+    }
+    if count >= context {
+        let message =
+            format!("the conversation has {count} tokens and the context holds {context}; shorten it");
+        return Err(ApiError::new(Kind::Invalid, message));
     }
     asked.recall(&tokens).await;
     let snapshot = snapshot_at(&asked, tokens, end).await?;

@@ -143,7 +143,7 @@ fn what_is_dropped_leaves_as_bytes_and_comes_back() {
     run(&mut small, request(prompt.clone(), 4));
     run(&mut small, request(text(2, 300), 4));
     let spilled = small.take_spilled();
-    let snapshots: Vec<_> = spilled.iter().map(|bytes| Snapshot::from_bytes(bytes).unwrap()).collect();
+    let snapshots: Vec<_> = spilled.iter().map(|one| Snapshot::from_bytes(&one.bytes).unwrap()).collect();
     assert!(snapshots.iter().all(|snapshot| snapshot.tokens().len() >= 256), "short ones are not worth it");
     let longest = snapshots.into_iter().filter(|s| s.begins(&prompt)).max_by_key(|s| s.tokens().len());
     let longest = longest.expect("the first prompt made room for the second");

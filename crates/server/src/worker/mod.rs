@@ -181,19 +181,15 @@ impl State {
     /// Sends on what the prefix cache dropped; where the disk is slower, it is lost.
     fn spill(&mut self) {
         let Some(spill) = &self.spill else { return };
-        self.engine.take_spilled().into_iter().for_each(|bytes| _ = spill.try_send(bytes));
+        self.engine.take_spilled().into_iter().for_each(|prefix| _ = spill.try_send(prefix));
     }
 
     /// Sends on what the prefix cache holds, for the next start.
     fn spill_all(&mut self) {
         let Some(spill) = self.spill.take() else { return };
         let until = Instant::now() + FLUSH;
-        for snapshot in self.engine.kept_ends() {
-            let Ok(bytes) = self.engine.export(&snapshot) else { return };
-            if Instant::now() >= until || spill.send(bytes).is_err() {
-                return;
-            }
-        }
+        // An engine that has lost its device has nothing to send.
+        let _ = self.engine.spill_kept(|prefix| spill.send(prefix).is_ok() && Instant::now() < until);
     }
 
     /// Takes all commands there are, and waits for one where there is nothing to do; false at the end.
