@@ -312,8 +312,9 @@ fn tokens_go_both_ways() {
 fn watch(stream: &mut std::net::TcpStream, count: usize) -> Vec<String> {
     let (mut text, mut buffer) = (String::new(), [0; 4096]);
     let events = |text: &str| -> Vec<String> {
-        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
-        data.filter(|data| data.ends_with('}')).map(str::to_owned).collect()
+        // Only whole lines: what follows the last may be half an event.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned).collect()
     };
     while events(&text).len() < count {
         let read = stream.read(&mut buffer).unwrap();
