@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use client::{chat, serve};
+use client::{chat, never_ending, serve};
 use serde_json::json;
 
 fn content(reply: &client::Reply) -> String {
@@ -60,8 +60,8 @@ fn a_full_queue_is_refused_and_time_limits_hold() {
         config.queue = 2;
         config.time_limit = Duration::from_millis(1500);
     }));
-    let long =
-        chat("Tell me a very long story.", json!({"max_tokens": 1500, "logit_bias": {}, "temperature": 1}));
+    let long = json!({"max_tokens": 1500, "logit_bias": never_ending()});
+    let long = chat("Tell me a very long story.", long);
     let threads: Vec<_> = (0..8)
         .map(|_| {
             let (server, body) = (Arc::clone(&server), long.clone());
@@ -89,8 +89,8 @@ fn what_finds_a_slot_does_not_wait() {
 #[test]
 fn a_long_prompt_does_not_stall_a_stream() {
     let server = serve(2, |_| {});
-    let never_ending = json!({"stream": true, "max_tokens": 1500, "temperature": 1.5, "seed": 5});
-    let body = chat("Tell me a very long story.", never_ending).to_string();
+    let endless = json!({"stream": true, "max_tokens": 1500, "logit_bias": never_ending()});
+    let body = chat("Tell me a very long story.", endless).to_string();
     let mut running = server.connect();
     running.write_all(&server.bytes("POST", "/v1/chat/completions", &[], &body)).unwrap();
     let _ = running.read(&mut [0; 4096]);

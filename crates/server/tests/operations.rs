@@ -2,10 +2,12 @@
 
 mod client;
 
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use client::{Running, chat, serve};
+use client::{Running, chat, never_ending, options, serve, serve_with};
+use mambo_runtime::LoadOptions;
 use serde_json::{Value, json};
 
 /// A request for a short answer on every path that generates.
@@ -48,24 +50,38 @@ fn timed(
     })
 }
 
+/// Waits until this many requests wait for a seat.
+fn until_waiting(server: &Running, count: usize) {
+    let line = format!("vllm:num_requests_waiting {count}\n");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !server.get("/metrics").body.contains(&line) {
+        assert!(Instant::now() < deadline, "{count} do not wait: {}", server.get("/metrics").body);
+    }
+}
+
 #[test]
 fn a_header_decides_what_goes_first_unless_the_body_does() {
-    let server = Arc::new(serve(1, |_| {}));
-    let long = chat("Tell me a story.", json!({"max_tokens": 400, "temperature": 1.2, "seed": 3}));
-    let running = timed(&server, "/v1/chat/completions", None, long);
-    let short = chat("Tell me a story.", json!({"max_tokens": 60, "temperature": 1, "seed": 4}));
+    let roomy = LoadOptions { sequences: 1, context_tokens: Some(40_000), ..options() };
+    let server = Arc::new(serve_with(roomy, |_| {}));
+    // Holds the only seat until all others wait for it.
+    let endless =
+        chat("Tell me a story.", json!({"max_tokens": 39_000, "stream": true, "logit_bias": never_ending()}));
+    let mut seat = server.connect();
+    seat.write_all(&server.bytes("POST", "/v1/chat/completions", &[], &endless.to_string())).unwrap();
+    assert!(seat.read(&mut [0; 200]).unwrap() > 0);
+
+    let short = chat("Tell me a story.", json!({"max_tokens": 60, "logit_bias": never_ending()}));
     let mut by_body = short.clone();
     by_body["priority"] = json!(-5);
-    let pause = || std::thread::sleep(Duration::from_millis(60));
-    pause();
     let low = timed(&server, "/v1/chat/completions", Some("9"), by_body);
-    pause();
+    until_waiting(&server, 1);
     let middle = timed(&server, "/v1/chat/completions", None, short);
-    pause();
+    until_waiting(&server, 2);
     let messages = json!([{"role": "user", "content": "Tell me a story."}]);
     let high = json!({"messages": messages, "max_tokens": 60});
     let high = timed(&server, "/v1/messages", Some("9"), high);
-    running.join().unwrap();
+    until_waiting(&server, 3);
+    drop(seat);
     let (low, middle, high) = (low.join().unwrap(), middle.join().unwrap(), high.join().unwrap());
     assert!(high < middle && middle < low, "{:?} {:?}", middle.checked_duration_since(high), low - middle);
 }
@@ -91,13 +107,11 @@ fn long_texts_do_not_hold_up_other_answers() {
     let text = "The quick brown fox jumps over the lazy dog, 12345 times. ".repeat(40_000);
     let begun = Instant::now();
     let busy: Vec<_> = (0..4).map(|_| timed(&server, "/tokenize", None, json!({"prompt": text}))).collect();
-    let mut longest = Duration::ZERO;
+    let mut answered = 0;
     while !busy.iter().all(|thread| thread.is_finished()) {
-        let asked = Instant::now();
         assert_eq!(server.get("/health").status, 200);
-        longest = longest.max(asked.elapsed());
+        answered += 1;
     }
-    let whole = begun.elapsed();
-    // On the threads that answer, four texts would leave none for anything else until they are done.
-    assert!(longest < whole / 3, "/health took {longest:?} of {whole:?}");
+    // On the two threads that answer, four texts would leave none for anything else until they are done.
+    assert!(answered > 10, "/health was answered {answered} times in {:?}", begun.elapsed());
 }

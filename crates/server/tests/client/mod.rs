@@ -159,6 +159,11 @@ pub fn chat(question: &str, more: Value) -> Value {
     request
 }
 
+/// A `logit_bias` with which no answer ends by itself.
+pub fn never_ending() -> Value {
+    json!({"2": -100, "11": -100})
+}
+
 /// Reads one answer; the connection may go on.
 pub fn read_reply(reader: &mut impl BufRead) -> Reply {
     let mut line = String::new();
