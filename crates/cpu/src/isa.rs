@@ -9,6 +9,9 @@ use crate::simd::{self, Simd};
 pub(crate) trait Vectorized {
     /// The result.
     type Output;
+    /// A type of the module that the compiled code belongs to. The compiler generates code for modules in parallel, so
+    /// generic code that is instantiated for many types names one of those types here.
+    type Home: InstructionSets;
     /// Runs it.
     fn run<S: Simd>(self) -> Self::Output;
 }
@@ -72,13 +75,13 @@ impl Isa {
     /// created.
     pub(crate) fn call<V: Vectorized>(self, what: V) -> V::Output {
         match self {
-            Isa::Portable => what.run::<simd::Portable>(),
+            Isa::Portable => V::Home::portable(what),
             // SAFETY: a backend is only created for a set the CPU has.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { call_avx2(what) },
+            Isa::Avx2 => unsafe { V::Home::avx2(what) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Amx => unsafe { call_avx512(what) },
+            Isa::Avx512 | Isa::Amx => unsafe { V::Home::avx512(what) },
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("not available on this architecture"),
         }
@@ -102,29 +105,45 @@ fn is_amd() -> bool {
     false
 }
 
-/// Defines the detection of a list of features and the function that runs code with exactly those.
-#[cfg(target_arch = "x86_64")]
-macro_rules! instruction_set {
-    ($has:ident, $call:ident, $simd:ty, $($feature:tt)*) => {
-        fn $has() -> bool {
-            $(std::arch::is_x86_feature_detected!($feature))&&*
-        }
+/// Defines the detection of lists of features and the functions that run code with exactly those.
+macro_rules! instruction_sets {
+    ($($has:ident, $call:ident, $simd:ident, [$($feature:tt)*];)*) => {
+        $(
+            #[cfg(target_arch = "x86_64")]
+            fn $has() -> bool {
+                $(std::arch::is_x86_feature_detected!($feature))&&*
+            }
+        )*
 
-        $(#[target_feature(enable = $feature)])*
-        fn $call<V: Vectorized>(what: V) -> V::Output {
-            what.run::<$simd>()
+        /// One function per instruction set. They are methods of every type because the compiler keeps a method with
+        /// the module of its type, see [`Vectorized::Home`].
+        pub(crate) trait InstructionSets {
+            fn portable<V: Vectorized>(what: V) -> V::Output {
+                what.run::<simd::Portable>()
+            }
+
+            $(
+                /// # Safety
+                /// The CPU has the set.
+                #[cfg(target_arch = "x86_64")]
+                $(#[target_feature(enable = $feature)])*
+                unsafe fn $call<V: Vectorized>(what: V) -> V::Output {
+                    what.run::<simd::$simd>()
+                }
+            )*
         }
     };
 }
 
-#[cfg(target_arch = "x86_64")]
-instruction_set!(has_avx2, call_avx2, simd::Avx2, "avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt");
-#[cfg(target_arch = "x86_64")]
-instruction_set!(
-    has_avx512, call_avx512, simd::Avx512,
-    "avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vnni"
-    "avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt"
-);
+instruction_sets! {
+    has_avx2, avx2, Avx2, ["avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt"];
+    has_avx512, avx512, Avx512, [
+        "avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vnni"
+        "avx2" "fma" "f16c" "bmi1" "bmi2" "popcnt" "lzcnt"
+    ];
+}
+
+impl<T: ?Sized> InstructionSets for T {}
 
 /// Whether the CPU has tile registers for bf16 and the system lets this process use them. Their state is large, so a
 /// process has to request permission.

@@ -226,6 +226,8 @@ struct Share<'a, W> {
 
 impl<W: Work> Vectorized for Share<'_, W> {
     type Output = ();
+    type Home = W;
+
     #[inline(always)]
     fn run<S: Simd>(self) {
         self.work.work::<S>(self.cx, self.scratch);

@@ -84,6 +84,7 @@ fn sums<S: Simd, const BITS: usize, const R: usize>(
 }
 
 impl<const BITS: usize> Format for AffineFormat<BITS> {
+    type Home = Self;
     type Row<'a> = SummedRow<'a>;
 
     const PREPARED: usize = 1;

@@ -112,6 +112,7 @@ fn top_exponent(row: &[u8]) -> u16 {
 }
 
 impl Format for Bf16Format {
+    type Home = Self;
     type Row<'a> = &'a [f32];
 
     const PREPARED: usize = 0;
@@ -204,6 +205,7 @@ impl Format for Bf16Format {
 }
 
 impl Format for Bf16Tiles {
+    type Home = Self;
     type Row<'a> = TwoParts<'a>;
 
     const PREPARED: usize = 0;

@@ -189,6 +189,7 @@ fn start<S: Simd>(zero: i32, offset: i32) -> S::I {
 pub(crate) struct CodedFormat<C>(PhantomData<C>);
 
 impl<C: Coded> Format for CodedFormat<C> {
+    type Home = C;
     type Row<'a> = &'a [Q8Block];
 
     const PREPARED: usize = if C::TRANSPOSED { size_of::<Q8Block>() / 4 } else { 0 };

@@ -13,6 +13,7 @@ use crate::simd::Simd;
 pub(crate) struct Decoded;
 
 impl Format for Decoded {
+    type Home = Self;
     type Row<'a> = &'a [f32];
 
     const PREPARED: usize = 0;

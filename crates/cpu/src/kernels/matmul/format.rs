@@ -42,6 +42,9 @@ pub(crate) struct PanelSlice<'a> {
 
 /// One stored type.
 pub(crate) trait Format: Send + Sync + 'static {
+    /// The type in whose module its code is compiled, see [`crate::isa::Vectorized::Home`].
+    type Home;
+
     /// An activation row as [`Format::product`] reads it.
     type Row<'a>: Copy;
 

@@ -60,6 +60,7 @@ pub(super) struct ManyCodes<'a> {
 
 impl Vectorized for ManyCodes<'_> {
     type Output = ();
+    type Home = Self;
 
     #[inline(always)]
     fn run<S: Simd>(self) {

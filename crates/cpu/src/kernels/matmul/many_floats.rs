@@ -32,6 +32,7 @@ pub(super) struct ManyFloats<'a> {
 
 impl Vectorized for ManyFloats<'_> {
     type Output = ();
+    type Home = Self;
 
     #[inline(always)]
     fn run<S: Simd>(self) {

@@ -39,6 +39,7 @@ pub(super) struct ManyTiles<'a> {
 
 impl Vectorized for ManyTiles<'_> {
     type Output = ();
+    type Home = Self;
 
     #[inline(always)]
     fn run<S: Simd>(self) {

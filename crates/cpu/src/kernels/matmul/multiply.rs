@@ -219,6 +219,7 @@ struct Prepare<'a, F> {
 
 impl<F: Format> Vectorized for Prepare<'_, F> {
     type Output = ();
+    type Home = F::Home;
 
     #[inline(always)]
     fn run<S: Simd>(self) {
@@ -237,6 +238,7 @@ struct UnpackSlice<'a, F> {
 
 impl<F: Format> Vectorized for UnpackSlice<'_, F> {
     type Output = ();
+    type Home = F::Home;
 
     #[inline(always)]
     fn run<S: Simd>(self) {
@@ -254,6 +256,7 @@ struct Few<'a, F> {
 
 impl<F: Format> Vectorized for Few<'_, F> {
     type Output = ();
+    type Home = F::Home;
 
     #[inline(always)]
     fn run<S: Simd>(self) {

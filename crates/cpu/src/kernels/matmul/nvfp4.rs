@@ -26,6 +26,7 @@ const VECTORS: usize = 9;
 type Block = [[u8; PANEL_ROWS]; VECTORS];
 
 impl Format for Nvfp4 {
+    type Home = Self;
     type Row<'a> = &'a [f32];
 
     const PREPARED: usize = 0;

@@ -21,6 +21,7 @@ const PACK_COLUMNS: usize = 128;
 pub(crate) struct PlainFormat<T>(PhantomData<T>);
 
 impl<T: Stored> Format for PlainFormat<T> {
+    type Home = Self;
     type Row<'a> = &'a [f32];
 
     const PREPARED: usize = 0;

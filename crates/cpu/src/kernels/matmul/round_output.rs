@@ -19,6 +19,7 @@ pub(super) struct RoundOutput<'a> {
 
 impl Vectorized for RoundOutput<'_> {
     type Output = ();
+    type Home = Self;
 
     #[inline(always)]
     fn run<S: Simd>(self) {
