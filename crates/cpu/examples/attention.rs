@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_kernel::{
-    AttentionDims, Backend, CacheLayout, Call, Cell, Elem, HiddenRows, KvElem, KvTypes, Op, OpKind, Operand,
-    Output, PAGE_TOKENS, Phase, Place, Program, Rows, Segment, StepInputs, StepResults, Wait,
+    Attention, AttentionDims, Backend, CacheLayout, Call, Cell, Elem, HiddenRows, KvElem, KvTypes, Op,
+    OpKind, Operand, Output, PAGE_TOKENS, Phase, Place, Program, Rows, Segment, StepInputs, StepResults,
+    Wait,
 };
 
 /// The attention layers of nano-4b, and their sizes.
@@ -29,7 +30,7 @@ fn program(backend: &CpuBackend, rows: usize) -> Program {
     let output = operand(Place::Arena(0), q, q);
     let kernel = backend.kernels().iter().position(|k| k.op == OpKind::Attention).expect("an attention");
     let call = |layer| Call {
-        op: Op::Attention(DIMS),
+        op: Op::Attention(Attention::plain(DIMS)),
         kernel,
         label: "attention".into(),
         inputs: vec![input(0, q), input(q, kv), input(q + kv, kv)],

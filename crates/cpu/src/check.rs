@@ -115,7 +115,7 @@ impl StepNeeds {
 fn cache_need(call: &Call) -> Option<CacheNeed> {
     let layer = call.cache.unwrap_or(0);
     match call.op {
-        Op::Attention(dims) => Some(CacheNeed::Kv(layer, dims)),
+        Op::Attention(a) => Some(CacheNeed::Kv(layer, a.dims)),
         Op::SsmConv(dims) | Op::SsmScan(dims) | Op::SsmStep { dims, .. } => {
             Some(CacheNeed::State(layer, dims))
         }

@@ -7,9 +7,9 @@ use build::{Builder, backend, hidden, row, run};
 use mambo_cpu::{CpuBackend, Isa};
 use mambo_kernel::case::{Case, CaseWeight, Rng};
 use mambo_kernel::{
-    Backend, CacheLayout, Call, Cell, ChooseInputs, Elem, Epilogue, HiddenRows, Op, OpKind, Operand, Output,
-    PAGE_TOKENS, Phase, Place, Program, ProgramId, ReferenceBackend, Rollback, Rows, Segment, SsmDims,
-    StateElem, StepInputs, ValueType, ops,
+    Attention, Backend, CacheLayout, Call, Cell, ChooseInputs, Elem, Epilogue, HiddenRows, Op, OpKind,
+    Operand, Output, PAGE_TOKENS, Phase, Place, Program, ProgramId, ReferenceBackend, Rollback, Rows,
+    Segment, SsmDims, StateElem, StepInputs, ValueType, ops,
 };
 use mambo_tensor::DType;
 
@@ -295,7 +295,7 @@ fn attend(
     pages: &[u32],
     restore: &[Vec<u8>],
 ) -> (Vec<f32>, Vec<Vec<u8>>) {
-    let Op::Attention(dims) = case.op else { unreachable!("a case of attention") };
+    let Op::Attention(Attention { dims, .. }) = case.op else { unreachable!("a case of attention") };
     let (q, kv) = (dims.q_heads * dims.head_dim, dims.kv_heads * dims.head_dim);
     let stride = (q + 2 * kv) * 4;
     let part = |start: usize, cols: usize| hidden(start * 4, ValueType::f32(Rows::TOKENS, cols), stride);
@@ -346,7 +346,7 @@ fn attend(
 #[test]
 fn pages_can_be_restored_and_match_the_contract() {
     for case in ops::cases(OpKind::Attention) {
-        let Op::Attention(dims) = case.op else { unreachable!() };
+        let Op::Attention(Attention { dims, .. }) = case.op else { unreachable!() };
         let width = (dims.q_heads + 2 * dims.kv_heads) * dims.head_dim;
         let x = Rng(4).normals(50 * width, 1.0);
         let cpu = || backend(Isa::detect(), 2);

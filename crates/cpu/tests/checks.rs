@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_kernel::{
-    AttentionDims, Backend, CacheLayout, Call, Elem, HiddenRows, Op, OpKind, Operand, Phase, Place, Program,
-    ProgramId, Rows, Segment, StepInputs,
+    Attention, AttentionDims, Backend, CacheLayout, Call, Elem, HiddenRows, Op, OpKind, Operand, Phase,
+    Place, Program, ProgramId, Rows, Segment, StepInputs,
 };
 
 const DIMS: AttentionDims = AttentionDims { q_heads: 2, kv_heads: 1, head_dim: 16 };
@@ -27,7 +27,7 @@ fn compile(change: impl FnOnce(&mut Program)) -> (CpuBackend, ProgramId) {
         max_tokens: TOKENS,
         max_wanted: TOKENS,
         calls: vec![Call {
-            op: Op::Attention(DIMS),
+            op: Op::Attention(Attention::plain(DIMS)),
             kernel,
             label: "attention".into(),
             inputs: vec![

@@ -151,7 +151,7 @@ pub(crate) fn check_cache(
         CacheKind::Kv => (
             graph.kv_layers.len(),
             match (op, graph.kv_layers.get(layer)) {
-                (Op::Attention(a), Some(decl)) => a == decl,
+                (Op::Attention(a), Some(decl)) => a.dims == *decl,
                 _ => false,
             },
         ),
@@ -159,6 +159,7 @@ pub(crate) fn check_cache(
             graph.state_layers.len(),
             match (op, graph.state_layers.get(layer)) {
                 (Op::SsmConv(d) | Op::SsmScan(d) | Op::SsmStep { dims: d, .. }, Some(decl)) => d == decl,
+                (Op::ShortConv(d) | Op::DeltaScan(d), Some(decl)) => d == decl,
                 _ => false,
             },
         ),
@@ -191,13 +192,17 @@ fn check_caches(graph: &Graph) -> Result<(), GraphError> {
                 users.push(node.op.kind());
                 let valid = matches!(
                     users[..],
-                    [OpKind::SsmConv] | [OpKind::SsmConv, OpKind::SsmScan] | [OpKind::SsmStep]
+                    [OpKind::SsmConv]
+                        | [OpKind::SsmConv, OpKind::SsmScan | OpKind::DeltaScan]
+                        | [OpKind::SsmStep]
+                        | [OpKind::ShortConv]
                 );
                 if !valid {
                     let names: Vec<_> = users.iter().map(|k| k.name()).collect();
                     let names = names.join(", ");
                     return fail(format!(
-                        "state layer {layer} is used by {names}; it takes ssm_conv then ssm_scan, or ssm_step"
+                        "state layer {layer} is used by {names}; it takes ssm_conv then ssm_scan or delta_scan, or \
+                         ssm_step, or short_conv"
                     ));
                 }
             }

@@ -4,7 +4,7 @@ mod hybrid;
 
 use expect_test::expect;
 use mambo_graph::{Graph, GraphBuilder, Input, ValueId};
-use mambo_kernel::{AttentionDims, Elem, Epilogue, Op};
+use mambo_kernel::{Attention, AttentionDims, Elem, Epilogue, Op};
 
 /// The verifier's message after one edit of a valid graph.
 fn broken(edit: impl FnOnce(&mut Graph)) -> String {
@@ -98,7 +98,7 @@ fn the_builder_refuses_where_the_mistake_is_made() {
         fail(matmul(4), &[ids], &[w], None),
         fail(matmul(4), &[ValueId(7)], &[w], None),
         fail(Op::Embed, &[x], &[w], None),
-        fail(Op::Attention(attention), &[x, x, x], &[], Some(layer)),
+        fail(Op::Attention(Attention::plain(attention)), &[x, x, x], &[], Some(layer)),
         fail(Op::GatherRows, &[x, ids], &[], None),
         fail(Op::RmsNorm { eps: f32::NAN }, &[x], &[w], None),
         fail(Op::Quantize(Elem::F32), &[x], &[], None),

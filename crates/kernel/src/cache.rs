@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::cache_elem::{KvScale, KvTypes, StateElem};
-use crate::op::{AttentionDims, SsmDims};
+use crate::dims::{AttentionDims, SsmDims};
 use crate::rounding::state_seed;
 
 /// Positions per chunk of the scan. A chunk starts at a multiple of this, so that the arithmetic of a
@@ -52,7 +52,7 @@ pub struct CacheLayout {
     pub kv_scales: Vec<KvScale>,
     /// Pages in the pool; every layer has this many.
     pub pages: usize,
-    /// Mamba-2 layers, in layer order.
+    /// Recurrent layers, in layer order.
     pub state_layers: Vec<SsmDims>,
     /// Element type of the states in the slots.
     pub state_elem: StateElem,
@@ -119,7 +119,7 @@ pub struct SlotLayout {
     pub ring_b: usize,
     /// Offset of the ring of dt after softplus, `[ring_capacity][heads]`.
     pub ring_dt: usize,
-    /// Positions in the three rings.
+    /// Positions in the three rings; 0 where the mixer has no state.
     pub ring_capacity: usize,
     /// Length of the whole part.
     pub len: usize,
@@ -129,7 +129,8 @@ impl SlotLayout {
     /// The layout for one mixer, which is state layer `layer`.
     pub fn new(dims: SsmDims, rollback: Rollback, elem: StateElem, layer: usize) -> Self {
         let chunks = rollback.chunks();
-        let ring_capacity = SSM_CHUNK * chunks;
+        // A mixer without a state needs no more than the convolution's columns.
+        let ring_capacity = if dims.state == 0 { 0 } else { SSM_CHUNK * chunks };
         let conv_capacity = dims.taps - 1 + rollback.tokens();
         // Sixteen words are a cache line and a vector: every part starts on one.
         let line = |words: usize| words.next_multiple_of(16);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::cache::PAGE_TOKENS;
-use crate::op::AttentionDims;
+use crate::dims::AttentionDims;
 use crate::rounding::{
     KV_BLOCK, bf16_bits, bf16_value, e4m3_code, e4m3_value, f16_bits, f16_stochastic, f16_value, q8_block,
     state_random,

@@ -160,12 +160,13 @@ impl Case {
     pub fn caches(&self) -> CacheLayout {
         let pages = self.lengths.iter().map(|n| n.div_ceil(PAGE_TOKENS)).max().unwrap_or(0);
         CacheLayout {
-            kv_layers: if let Op::Attention(dims) = self.op { vec![dims] } else { Vec::new() },
+            kv_layers: if let Op::Attention(a) = self.op { vec![a.dims] } else { Vec::new() },
             kv_types: self.kv_types,
             kv_scales: vec![self.kv_scale],
             pages: pages * self.lengths.len(),
             state_layers: match self.op {
                 Op::SsmConv(dims) | Op::SsmScan(dims) | Op::SsmStep { dims, .. } => vec![dims],
+                Op::ShortConv(dims) | Op::DeltaScan(dims) => vec![dims],
                 _ => Vec::new(),
             },
             state_elem: self.state_elem,

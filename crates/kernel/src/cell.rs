@@ -104,14 +104,15 @@ fn part_ranges(part: &SlotLayout, position: usize) -> impl Iterator<Item = std::
     let part = *part;
     let dims = part.dims;
     let chunk_start = position - position % SSM_CHUNK;
-    let heads = if chunk_start > 0 { dims.heads } else { 0 };
+    let heads = if chunk_start > 0 && dims.state > 0 { dims.heads } else { 0 };
     let states = (0..heads).map(move |head| part.state_at(chunk_start, head));
     let row = move |base: usize, entry: usize, width: usize| base + entry * width..base + (entry + 1) * width;
     let columns = (position.saturating_sub(dims.taps - 1)..position)
         .map(move |p| row(part.conv, p % part.conv_capacity, dims.conv_dim()));
     let ring = [(part.ring_x, dims.inner()), (part.ring_b, dims.group_state()), (part.ring_dt, dims.heads)];
     let ring = ring.into_iter().flat_map(move |(base, width)| {
-        (chunk_start..position).map(move |p| row(base, p % part.ring_capacity, width))
+        let positions = if part.ring_capacity == 0 { 0..0 } else { chunk_start..position };
+        positions.map(move |p| row(base, p % part.ring_capacity, width))
     });
     states.chain(columns).chain(ring)
 }

@@ -8,7 +8,8 @@ use std::ops::Add;
 
 use crate::backend::CacheTypes;
 use crate::cache::SSM_CHUNK;
-use crate::op::{AttentionDims, Op, SsmDims};
+use crate::dims::{Attention, SsmDims};
+use crate::op::Op;
 use crate::program::{Call, Operand, Program, WeightKey};
 use crate::step::StepInputs;
 use crate::value::{RowBase, Rows};
@@ -146,10 +147,11 @@ impl CallWork {
         let per_segment = match &self.op {
             // Old keys and values are read, new ones written.
             Op::Attention(a) => {
-                self.caches.kv.token_bytes(a) as f64 * (shape.depth as f64 + shape.tokens_per_segment())
+                let tokens = shape.tokens_per_segment();
+                self.caches.kv.token_bytes(&a.dims) as f64 * (seen(a, shape.depth as f64) + tokens)
             }
-            Op::SsmConv(d) => conv_bytes(d, shape),
-            Op::SsmScan(d) => self.scan_bytes(d, shape),
+            Op::SsmConv(d) | Op::ShortConv(d) => conv_bytes(d, shape),
+            Op::SsmScan(d) | Op::DeltaScan(d) => self.scan_bytes(d, shape),
             Op::SsmStep { dims, .. } => conv_bytes(dims, shape) + self.scan_bytes(dims, shape),
             _ => 0.0,
         };
@@ -174,15 +176,22 @@ impl CallWork {
             Op::Attention(a) => out_rows * attention_flops(a, shape),
             Op::SsmConv(d) => out_rows * conv_flops(d),
             Op::SsmScan(d) => out_rows * scan_flops(d),
+            // The state and the ring are read for k as well as for q.
+            Op::DeltaScan(d) => out_rows * 2.0 * scan_flops(d),
+            Op::ShortConv(d) => out_rows * conv_flops(d),
             Op::SsmStep { dims, .. } => {
                 out_rows * (conv_flops(dims) + scan_flops(dims)) + elements * NORM_FLOPS * 2.0
             }
             Op::MoeCombine { top_k, .. } => elements * (2 * top_k) as f64,
-            Op::RmsNorm { .. } => elements * NORM_FLOPS,
+            Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::HeadNorm { .. } => elements * NORM_FLOPS,
+            Op::Rope(_) => elements * 3.0,
+            Op::Glu(_) | Op::SoftCap { .. } => elements * 4.0,
             Op::GatedGroupNorm { .. } => elements * NORM_FLOPS * 2.0,
             Op::MoeRoute(r) => out_rows * (r.experts * 4) as f64,
             Op::Choose => out_rows * self.in_cols,
-            Op::Add | Op::Relu2 | Op::SsmDt | Op::Quantize(_) => elements * 2.0,
+            Op::Add | Op::Bias | Op::MoeBias { .. } | Op::Relu2 | Op::SsmDt | Op::Quantize(_) => {
+                elements * 2.0
+            }
             Op::Embed | Op::Split { .. } | Op::Concat | Op::GatherRows => 0.0,
         }
     }
@@ -203,9 +212,14 @@ fn conv_bytes(d: &SsmDims, shape: &StepShape) -> f64 {
 /// Square, sum, scale, weight.
 const NORM_FLOPS: f64 = 4.0;
 
-fn attention_flops(a: &AttentionDims, shape: &StepShape) -> f64 {
-    let keys = shape.depth as f64 + (shape.tokens_per_segment() + 1.0) / 2.0;
-    4.0 * (a.q_heads * a.head_dim) as f64 * keys
+/// Of so many positions, those that a token sees.
+fn seen(a: &Attention, positions: f64) -> f64 {
+    a.window.map_or(positions, |window| positions.min(window as f64))
+}
+
+fn attention_flops(a: &Attention, shape: &StepShape) -> f64 {
+    let keys = seen(a, shape.depth as f64 + (shape.tokens_per_segment() + 1.0) / 2.0);
+    4.0 * (a.dims.q_heads * a.dims.head_dim) as f64 * keys
 }
 
 fn conv_flops(d: &SsmDims) -> f64 {

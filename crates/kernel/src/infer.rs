@@ -1,6 +1,8 @@
 //! How types flow through ops: output types from input types, or a sentence saying what does not fit.
 
-use crate::op::{Epilogue, Op, SsmDims};
+use crate::dims::{Activation, Attention, SsmDims};
+use crate::op::{Epilogue, Op};
+use crate::rope::Rope;
 use crate::value::{Elem, RowBase, Rows, ValueType};
 
 /// Every size is at most this, so that no product of sizes overflows.
@@ -44,7 +46,14 @@ impl Op {
         let x = inputs[0];
         match *self {
             Op::Embed => Ok(vec![ValueType::f32(x.rows, table_cols)]),
-            Op::RmsNorm { .. } | Op::Relu2 | Op::SsmDt => Ok(vec![x]),
+            Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::Relu2 | Op::SsmDt => Ok(vec![x]),
+            Op::Bias | Op::SoftCap { .. } => Ok(vec![x]),
+            Op::HeadNorm { head_dim, .. } | Op::Rope(Rope { head_dim, .. }) => {
+                match x.cols.is_multiple_of(head_dim) {
+                    true => Ok(vec![x]),
+                    false => Err(format!("{name} of heads of {head_dim} reads {x}")),
+                }
+            }
             Op::GatherRows => Ok(vec![ValueType { rows: Rows::WANTED, ..x }]),
             Op::Choose => Ok(vec![ValueType::i32(x.rows, 1)]),
             Op::Quantize(elem) => Ok(vec![ValueType { elem, ..x }]),
@@ -55,7 +64,7 @@ impl Op {
                 }
                 Ok(vec![y])
             }
-            Op::Add => {
+            Op::Add | Op::Glu(_) => {
                 ports.want(1, x)?;
                 Ok(vec![x])
             }
@@ -67,16 +76,21 @@ impl Op {
                 ports.want(1, ValueType { cols: inputs[1].cols, ..x })?;
                 Ok(vec![ValueType { cols: x.cols + inputs[1].cols, ..x }])
             }
-            Op::SsmConv(_) | Op::SsmScan(_) | Op::SsmStep { .. } | Op::GatedGroupNorm { .. } => {
-                self.infer_ssm(&ports)
-            }
-            Op::Attention(a) => {
+            Op::SsmConv(_)
+            | Op::SsmScan(_)
+            | Op::SsmStep { .. }
+            | Op::GatedGroupNorm { .. }
+            | Op::ShortConv(_)
+            | Op::DeltaScan(_) => self.infer_ssm(&ports),
+            Op::Attention(Attention { dims: a, .. }) => {
                 ports.want_cols(0, a.q_heads * a.head_dim)?;
                 ports.want_cols(1, a.kv_heads * a.head_dim)?;
                 ports.want(2, inputs[1])?;
                 Ok(vec![x])
             }
-            Op::MoeRoute(_) | Op::MoeMatmul { .. } | Op::MoeCombine { .. } => self.infer_moe(&ports),
+            Op::MoeRoute(_) | Op::MoeMatmul { .. } | Op::MoeCombine { .. } | Op::MoeBias { .. } => {
+                self.infer_moe(&ports)
+            }
         }
     }
 
@@ -90,6 +104,16 @@ impl Op {
             Op::SsmScan(d) => {
                 ports.want_cols(0, d.conv_dim())?;
                 ports.want_cols(1, d.heads)?;
+                Ok(vec![ValueType { cols: d.inner(), ..x }])
+            }
+            Op::ShortConv(d) => {
+                ports.want_cols(0, 3 * d.inner())?;
+                Ok(vec![ValueType { cols: d.inner(), ..x }])
+            }
+            Op::DeltaScan(d) => {
+                ports.want_cols(0, d.conv_dim())?;
+                ports.want_cols(1, d.heads)?;
+                ports.want(2, ports.inputs[1])?;
                 Ok(vec![ValueType { cols: d.inner(), ..x }])
             }
             Op::SsmStep { dims, .. } => {
@@ -122,6 +146,13 @@ impl Op {
                     return Err(format!("moe_matmul reads {x}, expected T or T*{top_k} rows"));
                 }
                 Ok(vec![ValueType::f32(rows, out)])
+            }
+            Op::MoeBias { top_k, .. } => {
+                ports.want_cols(1, top_k)?;
+                match x.rows.times == top_k {
+                    true => Ok(vec![x]),
+                    false => Err(format!("moe_bias reads {x}, expected T*{top_k} rows")),
+                }
             }
             Op::MoeCombine { top_k, residual } => {
                 ports.want_cols(1, top_k)?;
@@ -161,14 +192,27 @@ fn check_parameters(op: &Op) -> Result<(), String> {
         false => Err(format!("epsilon {eps} is not a finite number of at least zero")),
     };
     match op {
-        Op::RmsNorm { eps } => check_eps(*eps),
+        Op::RmsNorm { eps } | Op::LayerNorm { eps } => check_eps(*eps),
+        Op::HeadNorm { head_dim, eps } => check_eps(*eps).and(check_sizes(&[*head_dim])),
+        Op::Rope(r) => check_rope(r),
+        Op::SoftCap { cap } => check_positive("cap", *cap),
+        Op::Glu(Activation::ClampedSilu { alpha, limit }) => {
+            check_positive("alpha", *alpha).and(check_positive("limit", *limit))
+        }
         Op::Matmul { out, .. } => check_sizes(&[*out]),
         Op::Split { start, len } => check_sizes(&[(*start).max(1), *len]),
-        Op::SsmConv(d) | Op::SsmScan(d) => check_ssm(d),
+        Op::SsmConv(d) | Op::SsmScan(d) | Op::DeltaScan(d) => check_ssm(d),
+        Op::ShortConv(d) => match *d {
+            SsmDims { heads: 1, head_dim, state: 0, groups: 1, taps } => check_sizes(&[head_dim, taps]),
+            _ => Err("short_conv has one head without a state".to_owned()),
+        },
         Op::SsmStep { dims, eps } => check_eps(*eps).and(check_ssm(dims)),
         Op::GatedGroupNorm { groups, eps } => check_eps(*eps).and(check_sizes(&[*groups])),
-        Op::Attention(a) => {
-            check_sizes(&[a.q_heads, a.kv_heads, a.head_dim])?;
+        Op::Attention(attention) => {
+            let a = attention.dims;
+            check_sizes(&[a.q_heads, a.kv_heads, a.head_dim, attention.window.unwrap_or(1)])?;
+            check_positive("scale", attention.scale)?;
+            check_positive("soft_cap", attention.soft_cap.unwrap_or(1.0))?;
             match a.q_heads % a.kv_heads {
                 0 => Ok(()),
                 _ => Err(format!("{} query heads are not divided by {} key heads", a.q_heads, a.kv_heads)),
@@ -192,11 +236,34 @@ fn check_parameters(op: &Op) -> Result<(), String> {
         }
         Op::MoeMatmul { experts, top_k, out, .. } => check_sizes(&[*experts, *top_k, *out]),
         Op::MoeCombine { top_k, .. } => check_sizes(&[*top_k]),
+        Op::MoeBias { experts, top_k } => check_sizes(&[*experts, *top_k]),
         Op::Quantize(elem) if !elem.is_private() => {
             Err(format!("quantize to {}, which is no backend's private type", elem.name()))
         }
         Op::Quantize(_) => Ok(()),
-        Op::Embed | Op::Add | Op::Relu2 | Op::Concat | Op::SsmDt | Op::GatherRows | Op::Choose => Ok(()),
+        Op::Embed | Op::Add | Op::Relu2 | Op::Glu(_) | Op::Bias | Op::Concat => Ok(()),
+        Op::SsmDt | Op::GatherRows | Op::Choose => Ok(()),
+    }
+}
+
+fn check_positive(what: &str, value: f32) -> Result<(), String> {
+    match value.is_finite() && value > 0.0 {
+        true => Ok(()),
+        false => Err(format!("{what} {value} is not a finite number above zero")),
+    }
+}
+
+fn check_rope(r: &Rope) -> Result<(), String> {
+    check_sizes(&[r.head_dim, r.rotary])?;
+    if r.rotary > r.head_dim || !r.rotary.is_multiple_of(2) {
+        return Err(format!("{} of {} channels cannot be turned in pairs", r.rotary, r.head_dim));
+    }
+    if !(r.base.is_finite() && r.base > 1.0) {
+        return Err(format!("base {} of the rotary positions is not a finite number above one", r.base));
+    }
+    match r.frequencies(None).iter().all(|f| f.is_finite()) && r.magnitude().is_finite() {
+        true => Ok(()),
+        false => Err(format!("{:?} gives frequencies that are not finite", r.scaling)),
     }
 }
 
@@ -223,10 +290,12 @@ fn check_rows(op: &Op, inputs: &[ValueType]) -> Result<(), String> {
             1 => Ok(()),
             _ => Err(format!("embed reads {}, expected one id per row", inputs[0])),
         },
-        Op::SsmConv(_) | Op::SsmStep { .. } | Op::MoeRoute(_) => want(0, Rows::TOKENS),
+        Op::SsmConv(_) | Op::SsmStep { .. } | Op::ShortConv(_) => want(0, Rows::TOKENS),
+        Op::MoeRoute(_) | Op::Rope(_) => want(0, Rows::TOKENS),
+        Op::DeltaScan(_) => want(0, Rows::TOKENS).and(want(1, Rows::TOKENS)),
         Op::SsmScan(_) => want(0, Rows::TOKENS).and(want(1, Rows::TOKENS)),
         Op::Attention(_) => want(0, Rows::TOKENS).and(want(1, Rows::TOKENS)),
-        Op::MoeMatmul { .. } => want(1, Rows::TOKENS),
+        Op::MoeMatmul { .. } | Op::MoeBias { .. } => want(1, Rows::TOKENS),
         Op::Choose => want(0, Rows::WANTED),
         Op::MoeCombine { .. } => want(1, Rows { times: 1, ..inputs[0].rows }),
         Op::GatherRows => {

@@ -10,6 +10,7 @@ pub mod case;
 mod cell;
 mod cost;
 mod digest;
+mod dims;
 mod infer;
 mod maybe_send;
 mod op;
@@ -17,6 +18,7 @@ pub mod ops;
 mod overlap;
 mod program;
 mod reference;
+mod rope;
 pub mod rounding;
 mod step;
 mod value;
@@ -30,12 +32,14 @@ pub use cache_elem::{KvElem, KvScale, KvTypes, StateElem};
 pub use cell::Cell;
 pub use cost::{CallCost, CallWork, StepShape, program_cost};
 pub use digest::Digest;
+pub use dims::{Activation, Attention, AttentionDims, RouteDims, Scoring, SsmDims};
 pub use infer::MAX_SIZE;
 pub use maybe_send::MaybeSend;
-pub use op::{AttentionDims, CacheKind, Epilogue, Op, OpKind, RouteDims, SsmDims, WeightPort, WeightUse};
+pub use op::{CacheKind, Epilogue, Op, OpKind, WeightPort, WeightUse};
 pub use overlap::Touched;
 pub use program::{Call, Operand, Output, Phase, Place, Program, WeightKey};
 pub use reference::ReferenceBackend;
+pub use rope::{Rope, RopePairs, RopeScaling};
 pub use step::{
     Adjustment, CHOICES_KEPT, CHOSEN, ChooseInputs, ChooseRow, Fetch, HiddenRows, NO_TOKEN, Segment,
     StepInputs, StepResults, mask_words,

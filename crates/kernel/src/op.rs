@@ -3,72 +3,9 @@
 //! An op defines *what* is computed; each has its formula, reference and hard cases in `ops/<name>.rs`.
 //! How it is computed is up to the backend.
 
+use crate::dims::{Activation, Attention, RouteDims, SsmDims};
+use crate::rope::Rope;
 use crate::value::{Elem, ValueType};
-
-/// Sizes of one Mamba-2 mixer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SsmDims {
-    /// Heads (`Hm`).
-    pub heads: usize,
-    /// Channels per head (`P`).
-    pub head_dim: usize,
-    /// State size per channel (`N`).
-    pub state: usize,
-    /// Groups that share B and C (`G`); head `h` reads group `h / (heads / groups)`.
-    pub groups: usize,
-    /// Taps of the causal convolution (`K`).
-    pub taps: usize,
-}
-
-impl SsmDims {
-    /// Channels of x, y and z.
-    pub fn inner(self) -> usize {
-        self.heads * self.head_dim
-    }
-
-    /// Channels of B, and of C.
-    pub fn group_state(self) -> usize {
-        self.groups * self.state
-    }
-
-    /// Channels that pass the convolution: x, B and C.
-    pub fn conv_dim(self) -> usize {
-        self.inner() + 2 * self.group_state()
-    }
-
-    /// Rows of the input projection: z, x, B, C, dt.
-    pub fn in_proj(self) -> usize {
-        self.inner() + self.conv_dim() + self.heads
-    }
-}
-
-/// Sizes of one attention layer. The score scale is `head_dim^-0.5`; there is no position signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AttentionDims {
-    /// Query heads.
-    pub q_heads: usize,
-    /// Key and value heads; query head `h` reads key head `h / (q_heads / kv_heads)`.
-    pub kv_heads: usize,
-    /// Channels per head.
-    pub head_dim: usize,
-}
-
-/// How a router picks experts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RouteDims {
-    /// Experts to choose from.
-    pub experts: usize,
-    /// Experts chosen per token.
-    pub top_k: usize,
-    /// Groups the experts are divided into (1: no groups).
-    pub groups: usize,
-    /// Groups kept before the experts are chosen.
-    pub top_groups: usize,
-    /// Whether the chosen weights are divided by their sum.
-    pub normalize: bool,
-    /// Factor on the chosen weights.
-    pub scale: f32,
-}
 
 /// What a matmul does with each product before it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,6 +28,20 @@ pub enum Op {
         /// Added to the mean square inside the root.
         eps: f32,
     },
+    /// Mean taken away, divided by the deviation, times a weight vector, plus a bias vector; over a row.
+    LayerNorm {
+        /// Added to the variance inside the root.
+        eps: f32,
+    },
+    /// `rms_norm` of every head of a row, all with one weight vector.
+    HeadNorm {
+        /// Channels per head.
+        head_dim: usize,
+        /// Added to the mean square inside the root.
+        eps: f32,
+    },
+    /// Rotary positions: pairs of channels of every head are turned by an angle that grows with the position.
+    Rope(Rope),
     /// `W·x` for every row; inputs x and, with [`Epilogue::Residual`], the residual.
     Matmul {
         /// Output columns.
@@ -102,6 +53,15 @@ pub enum Op {
     Add,
     /// Element-wise `max(x, 0)²`.
     Relu2,
+    /// Element-wise `activation(gate) · x`; inputs gate and x.
+    Glu(Activation),
+    /// A vector added to every row.
+    Bias,
+    /// `cap · tanh(x / cap)`, element by element.
+    SoftCap {
+        /// The bound.
+        cap: f32,
+    },
     /// Columns `start .. start+len` of the input; a view, no kernel.
     Split {
         /// First column.
@@ -132,9 +92,15 @@ pub enum Op {
         /// Epsilon of the gated norm.
         eps: f32,
     },
+    /// LFM2's gated convolution: `c · conv(b · x)` with the input `[b c x]`, causal and depthwise with bias. Its sizes
+    /// are one head without a state.
+    ShortConv(SsmDims),
+    /// The gated delta rule; inputs q, k and v side by side (after convolution), the raw write strengths and the raw
+    /// decays. Heads are those of v, groups those of q and k; the state's rows are channels of k.
+    DeltaScan(SsmDims),
     /// Causal grouped-query attention; inputs q, k and v; appends k and v to the cache first.
-    Attention(AttentionDims),
-    /// Sigmoid router; input logits, outputs expert ids and their weights.
+    Attention(Attention),
+    /// Router; input logits, outputs expert ids and their weights.
     MoeRoute(RouteDims),
     /// `W[e]·x` for every (token, chosen expert); inputs x and expert ids.
     ///
@@ -156,6 +122,13 @@ pub enum Op {
         /// Whether a third input is added.
         residual: bool,
     },
+    /// Adds the bias vector of its expert to every (token, chosen expert); inputs rows and expert ids.
+    MoeBias {
+        /// Experts in the weight.
+        experts: usize,
+        /// Experts per token.
+        top_k: usize,
+    },
     /// The rows of the input whose logits are wanted.
     GatherRows,
     /// The token that follows each wanted row, from its logits, as the step specifies ([`crate::ChooseInputs`]).
@@ -170,9 +143,15 @@ pub enum Op {
 pub enum OpKind {
     Embed,
     RmsNorm,
+    LayerNorm,
+    HeadNorm,
+    Rope,
     Matmul,
     Add,
     Relu2,
+    Glu,
+    Bias,
+    SoftCap,
     Split,
     Concat,
     SsmConv,
@@ -180,10 +159,13 @@ pub enum OpKind {
     SsmScan,
     GatedGroupNorm,
     SsmStep,
+    ShortConv,
+    DeltaScan,
     Attention,
     MoeRoute,
     MoeMatmul,
     MoeCombine,
+    MoeBias,
     GatherRows,
     Choose,
     Quantize,
@@ -191,12 +173,18 @@ pub enum OpKind {
 
 impl OpKind {
     /// Every kind, in the order of the vocabulary.
-    pub const ALL: [OpKind; 19] = [
+    pub const ALL: [OpKind; 28] = [
         OpKind::Embed,
         OpKind::RmsNorm,
+        OpKind::LayerNorm,
+        OpKind::HeadNorm,
+        OpKind::Rope,
         OpKind::Matmul,
         OpKind::Add,
         OpKind::Relu2,
+        OpKind::Glu,
+        OpKind::Bias,
+        OpKind::SoftCap,
         OpKind::Split,
         OpKind::Concat,
         OpKind::SsmConv,
@@ -204,10 +192,13 @@ impl OpKind {
         OpKind::SsmScan,
         OpKind::GatedGroupNorm,
         OpKind::SsmStep,
+        OpKind::ShortConv,
+        OpKind::DeltaScan,
         OpKind::Attention,
         OpKind::MoeRoute,
         OpKind::MoeMatmul,
         OpKind::MoeCombine,
+        OpKind::MoeBias,
         OpKind::GatherRows,
         OpKind::Choose,
         OpKind::Quantize,
@@ -217,11 +208,14 @@ impl OpKind {
     pub fn input_elems(self) -> &'static [Elem] {
         match self {
             OpKind::Embed => &[Elem::I32],
-            OpKind::MoeMatmul | OpKind::GatherRows => &[Elem::F32, Elem::I32],
-            OpKind::Attention | OpKind::MoeCombine => &[Elem::F32; 3],
-            OpKind::Matmul | OpKind::Add | OpKind::Concat | OpKind::SsmScan | OpKind::GatedGroupNorm => {
-                &[Elem::F32; 2]
-            }
+            OpKind::MoeMatmul | OpKind::MoeBias | OpKind::GatherRows => &[Elem::F32, Elem::I32],
+            OpKind::Attention | OpKind::DeltaScan | OpKind::MoeCombine => &[Elem::F32; 3],
+            OpKind::Matmul
+            | OpKind::Add
+            | OpKind::Glu
+            | OpKind::Concat
+            | OpKind::SsmScan
+            | OpKind::GatedGroupNorm => &[Elem::F32; 2],
             _ => &[Elem::F32],
         }
     }
@@ -231,9 +225,15 @@ impl OpKind {
         match self {
             OpKind::Embed => "embed",
             OpKind::RmsNorm => "rms_norm",
+            OpKind::LayerNorm => "layer_norm",
+            OpKind::HeadNorm => "head_norm",
+            OpKind::Rope => "rope",
             OpKind::Matmul => "matmul",
             OpKind::Add => "add",
             OpKind::Relu2 => "relu2",
+            OpKind::Glu => "glu",
+            OpKind::Bias => "bias",
+            OpKind::SoftCap => "soft_cap",
             OpKind::Split => "split",
             OpKind::Concat => "concat",
             OpKind::SsmConv => "ssm_conv",
@@ -241,10 +241,13 @@ impl OpKind {
             OpKind::SsmScan => "ssm_scan",
             OpKind::GatedGroupNorm => "gated_group_norm",
             OpKind::SsmStep => "ssm_step",
+            OpKind::ShortConv => "short_conv",
+            OpKind::DeltaScan => "delta_scan",
             OpKind::Attention => "attention",
             OpKind::MoeRoute => "moe_route",
             OpKind::MoeMatmul => "moe_matmul",
             OpKind::MoeCombine => "moe_combine",
+            OpKind::MoeBias => "moe_bias",
             OpKind::GatherRows => "gather_rows",
             OpKind::Choose => "choose",
             OpKind::Quantize => "quantize",
@@ -280,9 +283,15 @@ impl Op {
         match self {
             Op::Embed => OpKind::Embed,
             Op::RmsNorm { .. } => OpKind::RmsNorm,
+            Op::LayerNorm { .. } => OpKind::LayerNorm,
+            Op::HeadNorm { .. } => OpKind::HeadNorm,
+            Op::Rope(_) => OpKind::Rope,
             Op::Matmul { .. } => OpKind::Matmul,
             Op::Add => OpKind::Add,
             Op::Relu2 => OpKind::Relu2,
+            Op::Glu(_) => OpKind::Glu,
+            Op::Bias => OpKind::Bias,
+            Op::SoftCap { .. } => OpKind::SoftCap,
             Op::Split { .. } => OpKind::Split,
             Op::Concat => OpKind::Concat,
             Op::SsmConv(_) => OpKind::SsmConv,
@@ -290,10 +299,13 @@ impl Op {
             Op::SsmScan(_) => OpKind::SsmScan,
             Op::GatedGroupNorm { .. } => OpKind::GatedGroupNorm,
             Op::SsmStep { .. } => OpKind::SsmStep,
+            Op::ShortConv(_) => OpKind::ShortConv,
+            Op::DeltaScan(_) => OpKind::DeltaScan,
             Op::Attention(_) => OpKind::Attention,
             Op::MoeRoute(_) => OpKind::MoeRoute,
             Op::MoeMatmul { .. } => OpKind::MoeMatmul,
             Op::MoeCombine { .. } => OpKind::MoeCombine,
+            Op::MoeBias { .. } => OpKind::MoeBias,
             Op::GatherRows => OpKind::GatherRows,
             Op::Choose => OpKind::Choose,
             Op::Quantize(_) => OpKind::Quantize,
@@ -305,16 +317,18 @@ impl Op {
         match self {
             Op::Matmul { epilogue: Epilogue::Residual, .. } => 2,
             Op::MoeCombine { residual, .. } => 2 + usize::from(*residual),
-            Op::Embed | Op::RmsNorm { .. } | Op::Matmul { .. } | Op::Relu2 | Op::Split { .. } => 1,
-            Op::SsmConv(_)
+            Op::Embed | Op::RmsNorm { .. } | Op::LayerNorm { .. } | Op::HeadNorm { .. } | Op::Rope(_) => 1,
+            Op::Matmul { .. } | Op::Relu2 | Op::Bias | Op::SoftCap { .. } | Op::Split { .. } => 1,
+            Op::ShortConv(_)
+            | Op::SsmConv(_)
             | Op::SsmDt
             | Op::SsmStep { .. }
             | Op::MoeRoute(_)
             | Op::Choose
             | Op::Quantize(_) => 1,
-            Op::Add | Op::Concat | Op::SsmScan(_) | Op::GatedGroupNorm { .. } => 2,
-            Op::MoeMatmul { .. } | Op::GatherRows => 2,
-            Op::Attention(_) => 3,
+            Op::Add | Op::Glu(_) | Op::Concat | Op::SsmScan(_) | Op::GatedGroupNorm { .. } => 2,
+            Op::MoeMatmul { .. } | Op::MoeBias { .. } | Op::GatherRows => 2,
+            Op::Attention(_) | Op::DeltaScan(_) => 3,
         }
     }
 
@@ -326,6 +340,12 @@ impl Op {
             // The table's height is the vocabulary, which no activation knows: zero means free.
             Op::Embed => vec![WeightPort { name: "table", shape: vec![0, 0], usage: WeightUse::Table }],
             Op::RmsNorm { .. } | Op::GatedGroupNorm { .. } => vec![vector("weight", vec![cols])],
+            Op::LayerNorm { .. } => vec![vector("weight", vec![cols]), vector("bias", vec![cols])],
+            Op::HeadNorm { head_dim, .. } => vec![vector("weight", vec![head_dim])],
+            Op::Rope(r) if r.has_factors => vec![vector("factors", vec![r.rotary / 2])],
+            Op::Bias => vec![vector("bias", vec![cols])],
+            Op::MoeBias { experts, .. } => vec![vector("bias", vec![experts, cols])],
+            Op::Attention(a) if a.sinks => vec![vector("sinks", vec![a.dims.q_heads])],
             Op::Matmul { out, .. } => {
                 vec![WeightPort { name: "weight", shape: vec![out, cols], usage: WeightUse::Matrix }]
             }
@@ -334,11 +354,12 @@ impl Op {
                 shape: vec![experts, out, cols],
                 usage: WeightUse::Experts,
             }],
-            Op::SsmConv(d) => {
+            Op::SsmConv(d) | Op::ShortConv(d) => {
                 vec![vector("weight", vec![d.conv_dim(), d.taps]), vector("bias", vec![d.conv_dim()])]
             }
             Op::SsmDt => vec![vector("bias", vec![cols])],
             Op::SsmScan(d) => vec![vector("a", vec![d.heads]), vector("d", vec![d.heads])],
+            Op::DeltaScan(d) => vec![vector("a", vec![d.heads]), vector("dt_bias", vec![d.heads])],
             Op::SsmStep { dims: d, .. } => vec![
                 vector("conv_weight", vec![d.conv_dim(), d.taps]),
                 vector("conv_bias", vec![d.conv_dim()]),
@@ -356,7 +377,9 @@ impl Op {
     pub fn cache(&self) -> Option<CacheKind> {
         match self {
             Op::Attention(_) => Some(CacheKind::Kv),
-            Op::SsmConv(_) | Op::SsmScan(_) | Op::SsmStep { .. } => Some(CacheKind::State),
+            Op::SsmConv(_) | Op::SsmScan(_) | Op::SsmStep { .. } | Op::ShortConv(_) | Op::DeltaScan(_) => {
+                Some(CacheKind::State)
+            }
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 //! Must not know tensors. Position settings are read by nobody: the family has no position signal.
 
 use mambo_checkpoint::json_number;
-use mambo_kernel::{AttentionDims, RouteDims, SsmDims};
+use mambo_kernel::{AttentionDims, RouteDims, Scoring, SsmDims};
 use serde_json::Value;
 
 use crate::architecture::Architecture;
@@ -236,6 +236,7 @@ fn moe(fields: &Fields) -> Result<MoeSpec, ModelError> {
     };
     Ok(MoeSpec {
         route: RouteDims {
+            scoring: Scoring::Sigmoid,
             experts: fields.want_size(&["n_routed_experts", "num_local_experts"])?,
             top_k: fields.want_size(&["num_experts_per_tok"])?,
             groups: fields.size(&["n_group"])?.unwrap_or(1),

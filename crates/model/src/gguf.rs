@@ -5,7 +5,7 @@
 //! signal.
 
 use mambo_checkpoint::GgufMetadata;
-use mambo_kernel::{AttentionDims, RouteDims, SsmDims};
+use mambo_kernel::{AttentionDims, RouteDims, Scoring, SsmDims};
 
 use crate::architecture::Architecture;
 use crate::check::MAX_LAYERS;
@@ -290,6 +290,7 @@ impl Reader<'_> {
         let groups = |key| Ok::<_, ModelError>(self.size(key)?.unwrap_or(1).max(1));
         Ok(MoeSpec {
             route: RouteDims {
+                scoring: Scoring::Sigmoid,
                 experts,
                 top_k: top_k.ok_or_else(|| self.metadata.missing(&self.key("expert_used_count")))?,
                 groups: groups("expert_group_count")?,

@@ -8,7 +8,7 @@
 //! queries. Bytes: the pages once per item; FLOPs: 4 per query, position and channel.
 #![allow(unsafe_code)]
 
-use mambo_kernel::{AttentionDims, KvElem, Op, OpKind, Operand, PAGE_TOKENS, Segment};
+use mambo_kernel::{AttentionDims, KvElem, Op, OpKind, Operand, PAGE_TOKENS, Segment, Site};
 
 use super::attention_block::{Block, Running, SHARED, Softmax, Total, finish};
 use super::attention_split::SplitAttention;
@@ -336,15 +336,18 @@ const FLOPS: f64 = 20e9;
 
 pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
     let bind = |b: &Binding| match b.call.op {
-        Op::Attention(dims) => b.kernel(Attention {
+        Op::Attention(a) => b.kernel(Attention {
             q: b.x(),
             k: b.input(1),
             v: b.input(2),
             out: b.out(),
-            dims,
+            dims: a.dims,
             layer: b.layer(),
         }),
         _ => b.wrong_op(),
     };
-    vec![Declaration::new(isa, OpKind::Attention, "f32", bind).shared().at(FLOPS)]
+    let is_plain =
+        |site: &Site| matches!(site.op, Op::Attention(a) if *a == mambo_kernel::Attention::plain(a.dims));
+    let declaration = Declaration::new(isa, OpKind::Attention, "f32", bind).shared().at(FLOPS);
+    vec![declaration.offering(|row| row.accepting(is_plain))]
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use mambo_kernel::{Op, OpKind, Operand, RouteDims, Site};
+use mambo_kernel::{Op, OpKind, Operand, RouteDims, Scoring, Site};
 
 use super::declaration::{Binding, Declaration};
 use super::{Cx, Scratch, ScratchNeed, Work};
@@ -118,7 +118,11 @@ pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
         _ => b.wrong_op(),
     };
     let accepts = |site: &Site| match site.op {
-        Op::MoeRoute(route) => route.top_groups <= MAX_GROUPS && route.top_k <= route.experts,
+        Op::MoeRoute(route) => {
+            route.scoring == Scoring::Sigmoid
+                && route.top_groups <= MAX_GROUPS
+                && route.top_k <= route.experts
+        }
         _ => false,
     };
     vec![Declaration::new(isa, OpKind::MoeRoute, "f32", bind).offering(|row| row.accepting(accepts))]

@@ -1,7 +1,7 @@
 //! A small hybrid built by hand: one Mamba-2, one attention, one MoE and one MLP layer, then the head.
 
 use mambo_graph::{Graph, GraphBuilder, GraphError, Input, ValueId};
-use mambo_kernel::{AttentionDims, Epilogue, Op, RouteDims, SsmDims};
+use mambo_kernel::{Attention, AttentionDims, Epilogue, Op, RouteDims, Scoring, SsmDims};
 
 const WIDTH: usize = 64;
 const EPS: f32 = 1e-5;
@@ -77,13 +77,21 @@ fn attention(b: &mut GraphBuilder, layer: usize, x: ValueId) -> Result<ValueId, 
     let q = matmul(b, &name("q_proj"), u, WIDTH, a.q_heads * a.head_dim)?;
     let k = matmul(b, &name("k_proj"), u, WIDTH, a.kv_heads * a.head_dim)?;
     let v = matmul(b, &name("v_proj"), u, WIDTH, a.kv_heads * a.head_dim)?;
-    let y = b.op1(Op::Attention(a), name("attention"), &[q, k, v], &[], cache)?;
+    let y = b.op1(Op::Attention(Attention::plain(a)), name("attention"), &[q, k, v], &[], cache)?;
     let y = matmul(b, &name("o_proj"), y, a.q_heads * a.head_dim, WIDTH)?;
     add(b, layer, x, y)
 }
 
 fn moe(b: &mut GraphBuilder, layer: usize, x: ValueId) -> Result<ValueId, GraphError> {
-    let r = RouteDims { experts: 8, top_k: 2, groups: 1, top_groups: 1, normalize: true, scale: 2.5 };
+    let r = RouteDims {
+        scoring: Scoring::Sigmoid,
+        experts: 8,
+        top_k: 2,
+        groups: 1,
+        top_groups: 1,
+        normalize: true,
+        scale: 2.5,
+    };
     let (experts, top_k, epilogue) = (r.experts, r.top_k, Epilogue::None);
     let name = |part: &str| format!("layers.{layer}.{part}");
     let u = norm(b, layer, x)?;

@@ -2,18 +2,27 @@
 
 pub mod add;
 pub mod attention;
+pub mod bias;
 pub mod choose;
 pub mod concat;
+pub mod delta_scan;
 pub mod embed;
 pub mod gated_group_norm;
 pub mod gather_rows;
+pub mod glu;
+pub mod head_norm;
+pub mod layer_norm;
 pub mod matmul;
+pub mod moe_bias;
 pub mod moe_combine;
 pub mod moe_matmul;
 pub mod moe_route;
 pub mod quantize;
 pub mod relu2;
 pub mod rms_norm;
+pub mod rope;
+pub mod short_conv;
+pub mod soft_cap;
 pub mod ssm_conv;
 pub mod ssm_dt;
 pub mod ssm_scan;
@@ -42,6 +51,15 @@ pub fn cases(kind: OpKind) -> Vec<Case> {
         OpKind::MoeRoute => moe_route::cases(),
         OpKind::MoeMatmul => moe_matmul::cases(),
         OpKind::MoeCombine => moe_combine::cases(),
+        OpKind::LayerNorm => layer_norm::cases(),
+        OpKind::HeadNorm => head_norm::cases(),
+        OpKind::Rope => rope::cases(),
+        OpKind::Glu => glu::cases(),
+        OpKind::Bias => bias::cases(),
+        OpKind::SoftCap => soft_cap::cases(),
+        OpKind::ShortConv => short_conv::cases(),
+        OpKind::DeltaScan => delta_scan::cases(),
+        OpKind::MoeBias => moe_bias::cases(),
         OpKind::GatherRows => gather_rows::cases(),
         OpKind::Choose => choose::cases(),
     }

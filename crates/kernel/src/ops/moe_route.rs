@@ -1,4 +1,4 @@
-//! `moe_route`: `s = sigmoid(logits)`; experts are chosen by `s + bias`, ties to the lower index.
+//! `moe_route`: `s = sigmoid(logits)` or `softmax(logits)`; experts are chosen by `s + bias`, ties to the lower index.
 //! With groups, a group's score is the sum of its two best `s + bias`, and only the experts of the
 //! `top_groups` best groups take part. Ids stand in descending order of `s + bias`. Weights are the
 //! *unbiased* `s`, divided by `Σ + 1e-20` if normalised, times `scale`.
@@ -6,7 +6,8 @@
 //! Tolerance: one exponential; ids must be equal.
 
 use crate::case::{Case, CaseWeight, RAGGED, Rng};
-use crate::op::{Op, RouteDims};
+use crate::dims::{RouteDims, Scoring};
+use crate::op::Op;
 
 /// Indices of the `count` largest scores, in descending order, ties to the lower index.
 fn best(scores: &[f32], count: usize) -> Vec<usize> {
@@ -18,7 +19,15 @@ fn best(scores: &[f32], count: usize) -> Vec<usize> {
 
 /// Expert ids and weights of one row.
 pub fn reference(logits: &[f32], bias: &[f32], route: &RouteDims) -> (Vec<u32>, Vec<f32>) {
-    let score: Vec<f32> = logits.iter().map(|&l| (1.0 / (1.0 + (-f64::from(l)).exp())) as f32).collect();
+    let score: Vec<f32> = match route.scoring {
+        Scoring::Sigmoid => logits.iter().map(|&l| (1.0 / (1.0 + (-f64::from(l)).exp())) as f32).collect(),
+        Scoring::Softmax => {
+            let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let powers: Vec<f64> = logits.iter().map(|&l| (f64::from(l) - f64::from(max)).exp()).collect();
+            let sum: f64 = powers.iter().sum();
+            powers.iter().map(|power| (power / sum) as f32).collect()
+        }
+    };
     let mut choice: Vec<f32> = score.iter().zip(bias).map(|(s, b)| s + b).collect();
     if route.groups > 1 {
         let size = route.experts / route.groups;
@@ -41,18 +50,22 @@ pub fn reference(logits: &[f32], bias: &[f32], route: &RouteDims) -> (Vec<u32>, 
 /// Released sizes, group limits, and no normalisation.
 pub fn cases() -> Vec<Case> {
     let mut rng = Rng(13);
-    let case = |&(experts, top_k, groups, top_groups, normalize): &(usize, usize, usize, usize, bool)| {
-        let route = RouteDims { experts, top_k, groups, top_groups, normalize, scale: 2.5 };
+    let case = |&(scoring, experts, top_k, groups, top_groups, normalize): &(_, usize, _, _, _, _)| {
+        let route = RouteDims { scoring, experts, top_k, groups, top_groups, normalize, scale: 2.5 };
         let bias = CaseWeight::f32(&[experts], &rng.normals(experts, 0.2));
-        let name = format!("{top_k} of {experts}, {top_groups} of {groups} groups");
+        let name = format!("{scoring:?}, {top_k} of {experts}, {top_groups} of {groups} groups");
         Case::new(name, Op::MoeRoute(route), &RAGGED, 3e-6).weight(bias).input(experts, || rng.normal() * 2.0)
     };
     let sizes = [
-        (8, 3, 1, 1, true),
-        (128, 6, 1, 1, true),
-        (16, 4, 4, 2, true),
-        (20, 5, 1, 1, false),
-        (512, 22, 1, 1, true),
+        (Scoring::Sigmoid, 8, 3, 1, 1, true),
+        (Scoring::Sigmoid, 128, 6, 1, 1, true),
+        (Scoring::Sigmoid, 16, 4, 4, 2, true),
+        (Scoring::Sigmoid, 20, 5, 1, 1, false),
+        (Scoring::Sigmoid, 512, 22, 1, 1, true),
+        (Scoring::Sigmoid, 1, 1, 1, 1, false),
+        (Scoring::Softmax, 6, 2, 1, 1, true),
+        (Scoring::Softmax, 128, 8, 1, 1, false),
+        (Scoring::Softmax, 512, 10, 1, 1, true),
     ];
     sizes.iter().map(case).collect()
 }

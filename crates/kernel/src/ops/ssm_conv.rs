@@ -6,7 +6,8 @@
 use super::gated_group_norm::silu;
 use crate::cache::Rollback;
 use crate::case::{Case, CaseWeight, RAGGED, Rng};
-use crate::op::{Op, SsmDims};
+use crate::dims::SsmDims;
+use crate::op::Op;
 
 /// One row from the last K raw columns, oldest first, in f64.
 pub fn reference(columns: &[Vec<f32>], weight: &[f32], bias: &[f32]) -> Vec<f32> {

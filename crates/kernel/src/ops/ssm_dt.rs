@@ -6,13 +6,14 @@
 use crate::case::{Case, CaseWeight, RAGGED, Rng};
 use crate::op::Op;
 
+/// `ln(1 + exp(x))`, the identity above 20.
+pub fn softplus(x: f64) -> f64 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
+
 /// `softplus(dt + bias)` of one row, in f64.
 pub fn reference(dt: &[f32], bias: &[f32]) -> Vec<f32> {
-    let softplus = |(&dt, &bias): (&f32, &f32)| {
-        let x = f64::from(dt) + f64::from(bias);
-        (if x > 20.0 { x } else { x.exp().ln_1p() }) as f32
-    };
-    dt.iter().zip(bias).map(softplus).collect()
+    dt.iter().zip(bias).map(|(&dt, &bias)| softplus(f64::from(dt) + f64::from(bias)) as f32).collect()
 }
 
 /// Single heads make every value its row's largest, so that errors of small steps are not hidden by larger ones.

@@ -14,7 +14,8 @@ use super::ssm_conv::DIMS;
 use crate::cache::{Rollback, SSM_CHUNK, SlotLayout};
 use crate::cache_elem::StateElem;
 use crate::case::{Case, CaseWeight, RAGGED, Rng};
-use crate::op::{Op, SsmDims};
+use crate::dims::SsmDims;
+use crate::op::Op;
 
 /// Steps one token and returns y. `slot` is the layer's part of the slot.
 pub fn reference(

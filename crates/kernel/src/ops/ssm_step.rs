@@ -12,7 +12,7 @@ use crate::op::Op;
 /// The mixers of `ssm_conv`, a few chunks long, with every type of state.
 pub fn cases() -> Vec<Case> {
     let mut rng = Rng(17);
-    let case = |(dims, elem): (&crate::op::SsmDims, StateElem)| {
+    let case = |(dims, elem): (&crate::dims::SsmDims, StateElem)| {
         let (channels, inner) = (dims.conv_dim(), dims.inner());
         let [a, d] = head_weights(&mut rng, dims);
         let name =

@@ -48,7 +48,7 @@ impl ReferenceBackend {
         &self,
         layer: usize,
         segment: &Segment,
-        positions: usize,
+        positions: Range<usize>,
         step: &StepInputs,
         half: usize,
     ) -> Vec<Vec<f32>> {
@@ -61,7 +61,7 @@ impl ReferenceBackend {
             };
             (0..dims.kv_heads).flat_map(part).collect()
         };
-        (0..positions).map(row).collect()
+        positions.map(row).collect()
     }
 
     /// The part of a slot that belongs to one state layer.
@@ -70,14 +70,8 @@ impl ReferenceBackend {
         start..start + self.layout.slot_layout(layer).len
     }
 
-    fn convolve(
-        &mut self,
-        layer: usize,
-        segment: &Segment,
-        position: usize,
-        xbc: &[f32],
-        w: [&[f32]; 2],
-    ) -> Vec<f32> {
+    /// Puts a column into a layer's convolution ring; the last columns up to it, oldest first.
+    fn columns(&mut self, layer: usize, segment: &Segment, position: usize, own: &[f32]) -> Vec<Vec<f32>> {
         let layout = self.layout.slot_layout(layer);
         let range = self.slot_range(layer);
         let slot = &mut self.slots[segment.slot as usize][range];
@@ -91,9 +85,9 @@ impl ReferenceBackend {
                 None => vec![0.0; width],
             })
             .collect();
-        columns.push(xbc.to_vec());
-        slot[layout.conv + position % layout.conv_capacity * width..][..width].copy_from_slice(xbc);
-        ops::ssm_conv::reference(&columns, w[0], w[1])
+        columns.push(own.to_vec());
+        slot[layout.conv + position % layout.conv_capacity * width..][..width].copy_from_slice(own);
+        columns
     }
 
     pub(super) fn call(&mut self, program: &Program, call: &Call, step: &StepInputs) {
@@ -135,7 +129,28 @@ impl ReferenceBackend {
             }
             Op::SsmConv(_) => {
                 let xbc = input(self, 0);
-                let y = self.convolve(layer, segment, position, &xbc, [&w[0], &w[1]]);
+                let columns = self.columns(layer, segment, position, &xbc);
+                let y = ops::ssm_conv::reference(&columns, &w[0], &w[1]);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::ShortConv(_) => {
+                let bcx = input(self, 0);
+                let columns = self.columns(layer, segment, position, &ops::short_conv::column(&bcx));
+                let y = ops::short_conv::reference(&columns, &bcx, &w[0], &w[1]);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::DeltaScan(_) => {
+                let (qkv, strength, decay) = (input(self, 0), input(self, 1), input(self, 2));
+                let token = ops::delta_scan::Token { qkv: &qkv, strength: &strength, decay: &decay };
+                let layout = self.layout.slot_layout(layer);
+                let range = self.slot_range(layer);
+                let slot = &mut self.slots[segment.slot as usize][range];
+                let y = ops::delta_scan::reference(&layout, slot, position, &token, &w[0], &w[1]);
+                self.write_row(&call.outputs[0], row, &y);
+            }
+            Op::Rope(rope) => {
+                let factors = w.first().map(|factors| &factors[..]);
+                let y = ops::rope::reference(&rope, &input(self, 0), position, factors);
                 self.write_row(&call.outputs[0], row, &y);
             }
             Op::SsmScan(_) => {
@@ -146,12 +161,14 @@ impl ReferenceBackend {
                 let y = ops::ssm_scan::reference(&layout, slot, position, &xbc, &dt, &w[0], &w[1]);
                 self.write_row(&call.outputs[0], row, &y);
             }
-            Op::Attention(dims) => {
+            Op::Attention(attention) => {
                 let (q, k, v) = (input(self, 0), input(self, 1), input(self, 2));
                 self.append_kv(layer, segment, position, step, [&k, &v]);
-                let keys = self.cached(layer, segment, position + 1, step, 0);
-                let values = self.cached(layer, segment, position + 1, step, 1);
-                let y = ops::attention::reference(&dims, &q, &keys, &values);
+                let seen = attention.first_seen(position)..position + 1;
+                let keys = self.cached(layer, segment, seen.clone(), step, 0);
+                let values = self.cached(layer, segment, seen, step, 1);
+                let sinks = w.first().map_or(&[][..], |sinks| &sinks[..]);
+                let y = ops::attention::reference(&attention, &q, &keys, &values, sinks);
                 self.write_row(&call.outputs[0], row, &y);
             }
             Op::MoeRoute(route) => {
@@ -166,6 +183,13 @@ impl ReferenceBackend {
                     let source = if call.inputs[0].rows.times == 1 { row } else { row * top_k + j };
                     let x = self.read_row(&call.inputs[0], source, step);
                     let y = ops::moe_matmul::reference(&w[0], out, &x, id.to_bits() as usize, epilogue);
+                    self.write_row(&call.outputs[0], row * top_k + j, &y);
+                }
+            }
+            Op::MoeBias { top_k, .. } => {
+                for (j, id) in input(self, 1).iter().enumerate() {
+                    let x = self.read_row(&call.inputs[0], row * top_k + j, step);
+                    let y = ops::moe_bias::reference(&x, &w[0], id.to_bits() as usize);
                     self.write_row(&call.outputs[0], row * top_k + j, &y);
                 }
             }
@@ -213,6 +237,11 @@ impl ReferenceBackend {
                 ops::matmul::reference(&w[0], &inputs[0], epilogue, inputs.get(1).map_or(&[], Vec::as_slice))
             }
             Op::Add => ops::add::reference(&inputs[0], &inputs[1]),
+            Op::LayerNorm { eps } => ops::layer_norm::reference(&inputs[0], &w[0], &w[1], eps),
+            Op::HeadNorm { eps, .. } => ops::head_norm::reference(&inputs[0], &w[0], eps),
+            Op::Glu(activation) => ops::glu::reference(activation, &inputs[0], &inputs[1]),
+            Op::Bias => ops::bias::reference(&inputs[0], &w[0]),
+            Op::SoftCap { cap } => ops::soft_cap::reference(cap, &inputs[0]),
             Op::Relu2 => ops::relu2::reference(&inputs[0]),
             Op::Concat => ops::concat::reference(&inputs[0], &inputs[1]),
             Op::SsmDt => ops::ssm_dt::reference(&inputs[0], &w[0]),

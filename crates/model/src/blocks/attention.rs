@@ -1,7 +1,7 @@
 //! Grouped-query attention without position signal.
 
 use mambo_graph::{GraphError, ValueId};
-use mambo_kernel::{AttentionDims, Op};
+use mambo_kernel::{Attention, AttentionDims, Op};
 
 use super::Layer;
 
@@ -17,7 +17,7 @@ pub(crate) fn add(
     let k = layer.matmul("k", u, a.kv_heads * a.head_dim)?;
     let v = layer.matmul("v", u, a.kv_heads * a.head_dim)?;
     let label = layer.name("attention");
-    let y = layer.graph.op1(Op::Attention(*a), label, &[q, k, v], &[], Some(kv))?;
+    let y = layer.graph.op1(Op::Attention(Attention::plain(*a)), label, &[q, k, v], &[], Some(kv))?;
     let out = layer.matmul("o", y, layer.hidden)?;
     layer.add("add", x, out)
 }
