@@ -3,7 +3,7 @@
 
 use mambo_checkpoint::{Checkpoint, TensorInfo};
 use mambo_kernel::{CacheLayout, Rollback, SSM_CHUNK, SlotLayout, SsmDims, WeightSource};
-use mambo_model::{Mixer, ModelSpec, MoeSpec, Place};
+use mambo_model::{AttentionSpec, LayerSpec, Mamba2Spec, Mixer, ModelSpec, MoeSpec, Place};
 use mambo_runtime::{Described, Model};
 use mambo_tensor::DType;
 use mambo_text::Tokenizer;
@@ -28,7 +28,7 @@ pub fn report(described: &Described, cache: &CacheArgs, tensors: bool) -> Value 
         "schedule": spec.pattern(),
         "layers": layers(spec),
         "mtp": spec.mtp.map(|m| json!({
-            "attention": mixer_sizes(&Mixer::Attention(m.attention)),
+            "attention": mixer_sizes(&Mixer::Attention(AttentionSpec::plain(m.attention))),
             "moe": mixer_sizes(&Mixer::Moe(m.moe)),
         })),
         "parameters": {"total": p.total, "trunk": p.trunk, "mtp": p.mtp, "active": p.active},
@@ -60,38 +60,47 @@ pub fn tensor(t: &TensorInfo) -> Value {
 
 /// Equal layers together, in order of first appearance.
 fn layers(spec: &ModelSpec) -> Vec<Value> {
-    let mut kinds: Vec<(Mixer, Vec<usize>)> = Vec::new();
-    for (index, layer) in spec.layers.iter().enumerate() {
-        match kinds.iter_mut().find(|(mixer, _)| *mixer == layer.mixer) {
-            Some((_, indices)) => indices.push(index),
-            None => kinds.push((layer.mixer, vec![index])),
-        }
-    }
     let weights = spec.weights();
     let parameters = |layer: usize| -> u64 {
         let own = weights.iter().filter(|w| w.place == Place::Layer(layer));
         own.map(|w| w.shape.iter().product::<usize>() as u64).sum()
     };
-    let row = |(mixer, indices): (Mixer, Vec<usize>)| {
+    let row = |(layer, indices): (&LayerSpec, Vec<usize>)| {
+        let sizes: Vec<Value> = layer.mixers().map(mixer_sizes).collect();
         json!({
-            "kind": mixer.name(),
+            "kind": layer.name(),
             "count": indices.len(),
             "at": ranges(&indices),
             "parameters_each": parameters(indices[0]),
-            "sizes": mixer_sizes(&mixer),
+            "sizes": match &sizes[..] {
+                [one] => one.clone(),
+                _ => sizes.into(),
+            },
         })
     };
-    kinds.into_iter().map(row).collect()
+    spec.distinct_layers().into_iter().map(row).collect()
 }
 
 fn mixer_sizes(mixer: &Mixer) -> Value {
     match mixer {
-        Mixer::Mamba2(d) => json!({
+        Mixer::Mamba2(Mamba2Spec { dims: d, .. }) | Mixer::DeltaNet(d) => json!({
             "heads": d.heads, "head_dim": d.head_dim, "state": d.state, "groups": d.groups, "taps": d.taps,
         }),
-        Mixer::Attention(a) => json!({"heads": a.q_heads, "head_dim": a.head_dim, "kv_heads": a.kv_heads}),
-        Mixer::Mlp { width } => json!({"width": width}),
-        Mixer::Moe(MoeSpec { route, expert_width, latent, shared_width }) => json!({
+        Mixer::Attention(a) => {
+            let (dims, window) = (a.dims(), a.attention.window);
+            let mut sizes =
+                json!({"heads": dims.q_heads, "head_dim": dims.head_dim, "kv_heads": dims.kv_heads});
+            if let Some(rope) = a.rope {
+                sizes["rope"] = json!({"rotary": rope.rotary, "base": rope.base});
+            }
+            if let Some(window) = window {
+                sizes["window"] = window.into();
+            }
+            sizes
+        }
+        Mixer::ShortConv { taps, .. } => json!({"taps": taps}),
+        Mixer::Mlp(m) => json!({"width": m.width}),
+        Mixer::Moe(MoeSpec { route, expert_width, latent, shared_width, .. }) => json!({
             "experts": route.experts, "top_k": route.top_k, "width": expert_width, "latent": latent,
             "shared": shared_width, "groups": route.groups, "scale": route.scale,
         }),

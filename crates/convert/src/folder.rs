@@ -130,7 +130,7 @@ impl Drop for PartialFolder {
 
 /// Every file but the weights, by name.
 fn texts(model: &Model, layout: &Layout) -> Result<Vec<(&'static str, String)>, ConvertError> {
-    let mut config = config(model);
+    let mut config = config(model)?;
     let mut texts = Vec::new();
     if let Some(mut quantization) = quantization(layout) {
         if layout.tensors.iter().any(|tensor| matches!(tensor.content, Content::Constant(_))) {
@@ -198,17 +198,17 @@ fn pretty(value: &Value) -> String {
 }
 
 /// The model's own config.json without what it says of storage, or one made of its sizes.
-fn config(model: &Model) -> Value {
+fn config(model: &Model) -> Result<Value, ConvertError> {
     let own = match model.checkpoint.metadata() {
         Metadata::Config(files) => files.config.as_object(),
         Metadata::Gguf(_) => None,
     };
     // A config around a text model describes vision or audio towers, whose weights are not written.
     let Some(own) = own.filter(|own| WRAPPERS.iter().all(|key| !own.contains_key(*key))) else {
-        return model.spec.hf_config();
+        return Ok(model.spec.hf_config()?);
     };
     let kept = own.iter().filter(|(key, _)| !STORAGE_KEYS.contains(&key.as_str()));
-    Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
+    Ok(Value::Object(kept.map(|(key, value)| (key.clone(), value.clone())).collect()))
 }
 
 /// Which modules are quantised and how, in ModelOpt's words; nothing if none is.

@@ -10,21 +10,21 @@ use crate::{ConvertError, Recipe, vocabulary};
 const QUANTIZATION_VERSION: u32 = 2;
 
 /// The keys of a model that was not read from a file: no tokenizer yet.
-pub fn of_spec(spec: &ModelSpec, name: &str, recipe: &Recipe) -> GgufMetadata {
+pub fn of_spec(spec: &ModelSpec, name: &str, recipe: &Recipe) -> Result<GgufMetadata, ConvertError> {
     let mut metadata = GgufMetadata::new(name);
-    for (key, value) in spec.gguf_metadata() {
+    for (key, value) in spec.gguf_metadata()? {
         metadata.set(key, value);
     }
     metadata.set("general.type", "model");
     metadata.set("general.name", name);
     metadata.set("general.quantization_version", QUANTIZATION_VERSION);
     metadata.set("general.file_type", recipe.file_type());
-    metadata
+    Ok(metadata)
 }
 
 /// The keys of an open model: sizes from its description, the rest from its own files.
 pub fn of_model(model: &Model, recipe: &Recipe) -> Result<GgufMetadata, ConvertError> {
-    let mut metadata = of_spec(&model.spec, &display_name(model), recipe);
+    let mut metadata = of_spec(&model.spec, &display_name(model), recipe)?;
     match model.checkpoint.metadata() {
         Metadata::Gguf(own) => gguf_text::copy_text(&mut metadata, own),
         Metadata::Config(files) => {

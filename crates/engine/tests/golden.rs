@@ -1,51 +1,10 @@
 //! Golden files decide: every checkpoint on every backend, whole, chunked and in company.
 
+mod golden_files;
 mod loaded;
 
-use std::path::Path;
-
+use golden_files::{expected, largest_difference, score};
 use loaded::{CASES, On, QUANTIZED, Setup, folder, load, load_folder, quantized_folder};
-use mambo_checkpoint::Checkpoint;
-use mambo_engine::{Engine, ScoreOptions};
-
-struct Expected {
-    ids: Vec<u32>,
-    logits: Vec<f32>,
-    mtp_logits: Vec<f32>,
-}
-
-fn expected(folder: &Path) -> Expected {
-    let file = Checkpoint::open(&folder.join("expected.safetensors")).expect("golden files open");
-    let floats = |name: &str| -> Vec<f32> {
-        let bytes =
-            file.tensor(name).map(|t| file.read(t).expect("golden files are whole")).unwrap_or_default();
-        bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
-    };
-    let ids = file.tensor("input_ids").expect("golden files have ids");
-    let ids = file.read(ids).expect("golden files are whole");
-    let ids =
-        ids.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().expect("eight bytes")) as u32).collect();
-    Expected { ids, logits: floats("logits"), mtp_logits: floats("mtp_logits") }
-}
-
-fn score(engine: &mut Engine, ids: &[u32], chunk: usize, companions: usize) -> (Vec<f32>, Vec<f32>) {
-    let (mut logits, mut mtp) = (Vec::new(), Vec::new());
-    let options = ScoreOptions { chunk, companions, ..Default::default() };
-    let mut keep = |rows: mambo_engine::ScoredRows| {
-        logits.extend_from_slice(rows.logits);
-        mtp.extend_from_slice(rows.mtp_logits);
-    };
-    engine.score(ids, options, &mut keep).expect("golden texts fit");
-    (logits, mtp)
-}
-
-fn largest_difference(got: &[f32], want: &[f32]) -> f32 {
-    assert_eq!(got.len(), want.len());
-    got.iter()
-        .zip(want)
-        .map(|(a, b)| (a - b).abs())
-        .fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
-}
 
 #[test]
 fn every_checkpoint_on_every_backend() {

@@ -31,6 +31,11 @@ impl Ports<'_> {
 }
 
 impl Op {
+    /// Whether its parameters are possible, or a sentence saying what is wrong with them.
+    pub fn check(&self) -> Result<(), String> {
+        check_parameters(self)
+    }
+
     /// Output types for these input types, or a sentence saying what does not fit.
     ///
     /// `table_cols` is the width of the table of an [`Op::Embed`].

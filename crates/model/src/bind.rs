@@ -10,8 +10,10 @@ use mambo_kernel::{Digest, KvScale, WeightError, WeightPart, WeightSource, Weigh
 use mambo_tensor::{DType, decode_row};
 
 use crate::error::ModelError;
+use crate::families::Family;
+use crate::families::spelling::{Pick, StoredRows};
 use crate::kv_scale;
-use crate::names::{Part, Transform};
+use crate::names::{Part, Place, Transform};
 use crate::quantization::MlxSettings;
 use crate::spec::ModelSpec;
 use crate::storage::{self, BadScale, Dims, Files, Form, Span, StoredPart};
@@ -31,16 +33,19 @@ pub struct BoundWeight<'c> {
     transform: Transform,
     checkpoint: &'c Checkpoint,
     parts: Vec<StoredPart<'c>>,
+    /// Which of the stored rows are the weight's; none where all are.
+    picks: Vec<Pick>,
+    /// Factors of the family on rows; none where all are 1.
+    row_factors: Vec<f32>,
     /// Tensors that hold nothing but factors.
     factor_tensors: Vec<&'c TensorInfo>,
 }
 
 /// Finds every weight of `spec` in `checkpoint`.
 pub fn bind<'c>(checkpoint: &'c Checkpoint, spec: &ModelSpec) -> Result<WeightTable<'c>, ModelError> {
-    let depth = spec.layers.len();
     let files = Files { checkpoint, mlx: MlxSettings::of_checkpoint(checkpoint) };
     let weights: Vec<BoundWeight> =
-        spec.weights().into_iter().map(|weight| bind_one(&files, weight, depth)).collect::<Result<_, _>>()?;
+        spec.weights().into_iter().map(|weight| bind_one(&files, spec, weight)).collect::<Result<_, _>>()?;
     let by_name = weights.iter().enumerate().map(|(i, w)| (w.name().to_owned(), i)).collect();
     Ok(WeightTable { weights, by_name, kv_scales: kv_scale::read(&files, spec)? })
 }
@@ -172,6 +177,10 @@ impl BoundWeight<'_> {
 
     /// One part in the weight's type, with its factors.
     fn read(&self, index: usize) -> Result<WeightPart<'_>, ModelError> {
+        if let Some(value) = self.weight.constant {
+            let bytes = value.to_le_bytes().repeat(self.elems());
+            return Ok(WeightPart { bytes: Cow::Owned(bytes), row_scales: Cow::Borrowed(&[]) });
+        }
         let part = &self.parts[index];
         let beside = part.beside.iter().map(|span| self.bytes(span)).collect::<Result<Vec<_>, _>>()?;
         let beside: Vec<&[u8]> = beside.iter().map(|bytes| &**bytes).collect();
@@ -183,7 +192,40 @@ impl BoundWeight<'_> {
             true => bytes,
             false => Cow::Owned(storage::widen(part.dtype, &bytes, self.dtype)),
         };
-        Ok(WeightPart { bytes, row_scales: self.row_scales(part)? })
+        let mut row_scales = self.row_scales(part)?;
+        let bytes = match self.picks.is_empty() {
+            true => bytes,
+            false => {
+                let row_bytes = self.dtype.row_bytes(self.picked_cols()).expect("rows are whole blocks");
+                if row_scales.len() > 1 {
+                    row_scales = Cow::Owned(pick(&self.picks, &row_scales, 1));
+                }
+                Cow::Owned(pick(&self.picks, &bytes, row_bytes))
+            }
+        };
+        Ok(WeightPart { bytes, row_scales: self.with_row_factors(index, row_scales) })
+    }
+
+    /// The part's factors with those of the family.
+    fn with_row_factors<'a>(&self, part: usize, scales: Cow<'a, [f32]>) -> Cow<'a, [f32]> {
+        if self.row_factors.is_empty() {
+            return scales;
+        }
+        let rows = self.elems() / self.cols() / self.part_count();
+        // Experts share their factors.
+        let start = if self.usage() == WeightUse::Experts { 0 } else { part * rows };
+        let own = self.row_factors.iter().skip(start).take(rows);
+        let scale = |row: usize| match *scales {
+            [] => 1.0,
+            [scale] => scale,
+            ref scales => scales[row],
+        };
+        Cow::Owned(own.enumerate().map(|(row, factor)| factor * scale(row)).collect())
+    }
+
+    /// Columns of what is picked: of vectors it is elements.
+    fn picked_cols(&self) -> usize {
+        if self.usage() == WeightUse::Vector { 1 } else { self.cols() }
     }
 
     fn row_scales<'a>(&'a self, part: &'a StoredPart) -> Result<Cow<'a, [f32]>, ModelError> {
@@ -246,7 +288,7 @@ impl WeightSource for BoundWeight<'_> {
     }
 
     fn part_count(&self) -> usize {
-        self.parts.len()
+        self.parts.len().max(1)
     }
 
     fn part(&self, index: usize) -> Result<WeightPart<'_>, WeightError> {
@@ -254,7 +296,7 @@ impl WeightSource for BoundWeight<'_> {
     }
 
     fn release(&self, index: usize) {
-        for span in spans(&self.parts[index]) {
+        for span in self.parts.get(index).into_iter().flat_map(spans) {
             self.checkpoint.release(span.tensor, span.range.clone());
         }
     }
@@ -264,6 +306,7 @@ impl WeightSource for BoundWeight<'_> {
         const BYTES: u64 = 256;
         let mut digest = Digest::default();
         let count = self.parts.len().min(PARTS);
+        digest.write(&self.weight.constant.unwrap_or(0.0).to_le_bytes());
         for part in (0..count).map(|i| &self.parts[i * self.parts.len() / count]) {
             let Span { tensor, range } = &part.codes;
             let last = range.end.saturating_sub(BYTES).max(range.start);
@@ -285,41 +328,147 @@ fn spans<'a, 'c>(part: &'a StoredPart<'c>) -> impl Iterator<Item = &'a Span<'c>>
     std::iter::once(&part.codes).chain(&part.beside).chain(&part.row_scales)
 }
 
-fn bind_one<'c>(files: &Files<'c>, weight: Weight, depth: usize) -> Result<BoundWeight<'c>, ModelError> {
+fn bind_one<'c>(files: &Files<'c>, spec: &ModelSpec, weight: Weight) -> Result<BoundWeight<'c>, ModelError> {
     let checkpoint = files.checkpoint;
-    let tensors = locate(checkpoint, &weight, depth)?;
-    let is_logarithm = weight.part == Part::A && checkpoint.format() == Format::Safetensors;
-    let (mut parts, mut factor_tensors) = (Vec::new(), Vec::new());
+    let family = Family::of(spec);
+    let mut bound = BoundWeight {
+        row_factors: row_factors(spec, &weight),
+        weight,
+        dtype: DType::F32,
+        transform: Transform::None,
+        checkpoint,
+        parts: Vec::new(),
+        picks: Vec::new(),
+        factor_tensors: Vec::new(),
+    };
+    let weight = &bound.weight;
+    if weight.constant.is_some() {
+        return Ok(bound);
+    }
+    let (tensors, rows) = locate(checkpoint, family, weight, spec.layers.len())?;
+    let is_safetensors = checkpoint.format() == Format::Safetensors;
+    bound.transform = match weight.part {
+        Part::A if is_safetensors => Transform::NegExp,
+        part if is_safetensors && family.plus_one.contains(&part) => Transform::PlusOne,
+        _ => Transform::None,
+    };
+    let arranged = Arranged::of(spec, weight, rows);
     for &tensor in &tensors {
-        let is_one_of_several = tensors.len() > 1 || is_single_expert(&weight, tensor);
-        let want = if is_one_of_several { &weight.shape[1..] } else { &weight.shape[..] };
-        let dims = Dims { weight: &weight, want };
+        let is_one_of_several = tensors.len() > 1 || is_single_expert(weight, tensor);
+        let want = if is_one_of_several { &weight.shape[1..] } else { &arranged.shape[..] };
+        let dims = Dims { weight, want };
         let mut module = storage::read(files, tensor, dims)?;
         if module.form == Form::AsStored {
             check_shape(files, dims, tensor)?;
         }
-        if is_logarithm {
-            (module.form, module.dtype) = (Form::NegExp, DType::F32);
+        match bound.transform {
+            Transform::NegExp => (module.form, module.dtype) = (Form::NegExp, DType::F32),
+            Transform::PlusOne => (module.form, module.dtype) = (Form::PlusOne, DType::F32),
+            Transform::None => {}
         }
-        parts.extend(storage::split(&module, dims));
-        factor_tensors.extend(module.factor_tensors);
+        if arranged.is_transposed {
+            let [.., rows, cols] = arranged.shape[..] else { unreachable!("a matrix has rows and columns") };
+            module = transposed(files, module, [rows, cols])?;
+        }
+        bound.parts.extend(storage::split(&module, dims, arranged.picks.is_empty()));
+        bound.factor_tensors.extend(module.factor_tensors);
     }
-    let transform = if is_logarithm { Transform::NegExp } else { Transform::None };
-    let dtypes: Vec<DType> = parts.iter().map(|part| part.dtype).collect();
-    let dtype = storage::common_type(&dtypes);
-    Ok(BoundWeight { weight, dtype, transform, checkpoint, parts, factor_tensors })
+    let dtypes: Vec<DType> = bound.parts.iter().map(|part| part.dtype).collect();
+    bound.dtype = storage::common_type(&dtypes);
+    bound.picks = arranged.picks;
+    Ok(bound)
 }
 
+/// A module that is stored with rows and columns exchanged.
+fn transposed<'c>(
+    files: &Files<'c>,
+    module: storage::Module<'c>,
+    stored: [usize; 2],
+) -> Result<storage::Module<'c>, ModelError> {
+    match module.form == Form::AsStored && module.dtype.block_elems() == 1 && module.row_scales.is_none() {
+        true => Ok(storage::Module { form: Form::Transposed(stored), ..module }),
+        false => Err(files.unsupported(module.codes, "is quantised and stored transposed".to_owned())),
+    }
+}
+
+/// The family's factor on every row; none where all are 1.
+fn row_factors(spec: &ModelSpec, weight: &Weight) -> Vec<f32> {
+    let part = if weight.part == Part::TiedHead { Part::Head } else { weight.part };
+    let Some(factor) = spec.factor(part) else { return Vec::new() };
+    if factor.rows.iter().all(|(_, factor)| *factor == 1.0) {
+        return Vec::new();
+    }
+    let rows = match weight.shape[..] {
+        [.., rows, _] => rows,
+        _ => weight.shape[0],
+    };
+    let all = factor.rows.iter().flat_map(|(count, factor)| std::iter::repeat_n(*factor, (*count).min(rows)));
+    all.take(rows).collect()
+}
+
+/// How a stored tensor has to look for the weight to be taken out of it.
+struct Arranged {
+    shape: Vec<usize>,
+    picks: Vec<Pick>,
+    is_transposed: bool,
+}
+
+impl Arranged {
+    fn of(spec: &ModelSpec, weight: &Weight, rows: StoredRows) -> Arranged {
+        let mut shape = weight.shape.clone();
+        // Vectors are picked from element by element.
+        let dimension = match weight.part.usage() {
+            WeightUse::Vector => shape.len() - 1,
+            _ => shape.len() - 2,
+        };
+        let count = shape[dimension];
+        let every_second = |which| vec![Pick { period: 2, start: which, count: 1 }];
+        let picks = match rows {
+            StoredRows::All | StoredRows::Columns => Vec::new(),
+            StoredRows::Half(which) => vec![Pick { period: 2 * count, start: which * count, count }],
+            StoredRows::Alternate(which) | StoredRows::AlternateColumns(which) => every_second(which),
+            StoredRows::Pieces(pieces) => {
+                let Place::Layer(index) = weight.place else { unreachable!("pieces are of layers") };
+                let mixer = spec.layers[index].mixers().next().expect("a layer has a mixer");
+                pieces(mixer)
+            }
+        };
+        if let Some(Pick { period, .. }) = picks.first() {
+            let taken: usize = picks.iter().map(|pick| pick.count).sum();
+            shape[dimension] = count / taken.max(1) * period;
+        }
+        let is_transposed = matches!(rows, StoredRows::Columns | StoredRows::AlternateColumns(_));
+        if is_transposed {
+            let last = shape.len() - 1;
+            shape.swap(last - 1, last);
+        }
+        Arranged { shape, picks, is_transposed }
+    }
+}
+
+/// The picked rows, each of so many units: for every pick its rows of all periods.
+fn pick<T: Copy>(picks: &[Pick], stored: &[T], row: usize) -> Vec<T> {
+    let mut out = Vec::new();
+    for pick in picks {
+        for period in stored.chunks_exact(pick.period * row) {
+            out.extend_from_slice(&period[pick.start * row..][..pick.count * row]);
+        }
+    }
+    out
+}
+
+/// The tensors of a weight, and which of their rows are its own.
 fn locate<'c>(
     checkpoint: &'c Checkpoint,
+    family: &Family,
     weight: &Weight,
     depth: usize,
-) -> Result<Vec<&'c TensorInfo>, ModelError> {
+) -> Result<(Vec<&'c TensorInfo>, StoredRows), ModelError> {
     let file = || checkpoint.source().to_owned();
     if checkpoint.format() == Format::Gguf {
-        let name = weight.place.gguf(weight.part, depth);
+        let name = family.gguf_name(weight.place, weight.part, depth);
         return match checkpoint.tensor(&name) {
-            Some(tensor) => Ok(vec![tensor]),
+            Some(tensor) => Ok((vec![tensor], StoredRows::All)),
             None => Err(ModelError::MissingTensor {
                 file: file(),
                 tensor: name,
@@ -329,18 +478,19 @@ fn locate<'c>(
         };
     }
     let mut usual = None;
-    for name in weight.place.hf(weight.part) {
+    for (name, spelling) in family.tensor_names(weight.place, weight.part) {
         let first = name.replace("{e}", "0");
         usual.get_or_insert(first.clone());
         let Some(tensor) = values_or_codes(checkpoint, &first) else { continue };
         if first == name {
-            return Ok(vec![tensor]);
+            return Ok((vec![tensor], spelling.rows));
         }
         let expert = |e: usize| {
             let name = name.replace("{e}", &e.to_string());
             values_or_codes(checkpoint, &name).ok_or_else(|| missing(file(), name, weight))
         };
-        return (0..weight.shape[0]).map(expert).collect();
+        let tensors = (0..weight.shape[0]).map(expert).collect::<Result<_, _>>()?;
+        return Ok((tensors, spelling.rows));
     }
     Err(missing(file(), usual.unwrap_or_default(), weight))
 }

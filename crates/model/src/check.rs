@@ -3,10 +3,10 @@
 //! Later stages multiply these sizes without looking; this file is why that cannot overflow. It must not
 //! know how the sizes were read.
 
-use mambo_kernel::{AttentionDims, RouteDims, SsmDims};
+use mambo_kernel::{AttentionDims, Op, RouteDims, SsmDims};
 
 use crate::error::ModelError;
-use crate::spec::{LayerSpec, Mixer, ModelSpec, MoeSpec};
+use crate::spec::{LayerSpec, Mamba2Spec, Mixer, ModelSpec, MoeSpec};
 
 /// Most layers a schedule may have.
 pub const MAX_LAYERS: usize = 1024;
@@ -34,8 +34,8 @@ impl ModelSpec {
         epsilon(self.norm_eps).map_err(model)?;
         within("trained context", self.context.unwrap_or(1), Self::MAX_CONTEXT).map_err(model)?;
         for (index, layer) in self.layers.iter().enumerate() {
-            let place = format!("layer {index} ({})", layer.mixer.name());
-            check_layer(layer).map_err(|problem| fail(place, problem))?;
+            let place = format!("layer {index} ({})", layer.name());
+            check_layer(layer, self.hidden).map_err(|problem| fail(place, problem))?;
         }
         if let Some(mtp) = &self.mtp {
             let checked = epsilon(mtp.norm_eps).and(attention(&mtp.attention)).and(moe(&mtp.moe));
@@ -46,11 +46,17 @@ impl ModelSpec {
 
     fn check_total(&self) -> Check {
         let (h, mut total) = (self.hidden as u128, 2 * self.vocab as u128 * self.hidden as u128);
-        for layer in &self.layers {
-            total += match &layer.mixer {
-                Mixer::Mamba2(d) => h * (d.in_proj() + d.inner()) as u128,
-                Mixer::Attention(a) => 2 * h * ((a.q_heads + a.kv_heads) * a.head_dim) as u128,
-                Mixer::Mlp { width } => 2 * h * *width as u128,
+        for mixer in self.mixers() {
+            total += match mixer {
+                Mixer::Mamba2(Mamba2Spec { dims: d, .. }) | Mixer::DeltaNet(d) => {
+                    h * (d.in_proj() + d.inner()) as u128
+                }
+                Mixer::Attention(a) => {
+                    let a = a.dims();
+                    3 * h * ((a.q_heads + a.kv_heads) * a.head_dim) as u128
+                }
+                Mixer::ShortConv { .. } => 4 * h * h,
+                Mixer::Mlp(m) => 3 * h * m.width as u128,
                 Mixer::Moe(m) => moe_total(h, m),
             };
         }
@@ -64,15 +70,34 @@ impl ModelSpec {
 
 fn moe_total(h: u128, m: &MoeSpec) -> u128 {
     let io = m.io_width(h as usize) as u128;
-    2 * m.route.experts as u128 * io * m.expert_width as u128 + 2 * h * m.shared_width.unwrap_or(0) as u128
+    3 * m.route.experts as u128 * io * m.expert_width as u128 + 3 * h * m.shared_width.unwrap_or(0) as u128
 }
 
-fn check_layer(layer: &LayerSpec) -> Check {
+fn check_layer(layer: &LayerSpec, hidden: usize) -> Check {
     epsilon(layer.norm_eps)?;
-    match &layer.mixer {
-        Mixer::Mamba2(d) => mamba2(d),
-        Mixer::Attention(a) => attention(a),
-        Mixer::Mlp { width } => within("width", *width, MAX_WIDTH),
+    layer.mixers().try_for_each(|mixer| check_mixer(mixer, hidden))
+}
+
+fn check_mixer(mixer: &Mixer, hidden: usize) -> Check {
+    match mixer {
+        Mixer::Mamba2(m) => {
+            mamba2(&m.dims)?;
+            match m.norm_groups {
+                Some(groups) => divides("norm groups", groups, "channels", m.dims.inner()),
+                None => Ok(()),
+            }
+        }
+        Mixer::Attention(a) => {
+            attention(&a.dims())?;
+            let of_op = Op::Attention(a.attention).check();
+            of_op.and_then(|()| a.rope.map_or(Ok(()), |rope| Op::Rope(rope).check()))
+        }
+        Mixer::DeltaNet(d) => mamba2(d),
+        Mixer::ShortConv { taps, .. } => {
+            within("number of taps", *taps, MAX_TAPS)?;
+            product("three times the hidden size", 3, hidden)
+        }
+        Mixer::Mlp(m) => within("width", m.width, MAX_WIDTH),
         Mixer::Moe(m) => moe(m),
     }
 }

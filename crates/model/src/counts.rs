@@ -2,9 +2,11 @@
 //!
 //! Works on sizes alone; must not know element types of weights or page and slot layouts.
 
-use mambo_kernel::{AttentionDims, SsmDims};
+use mambo_kernel::{AttentionDims, SsmDims, WeightUse};
 
-use crate::spec::{LayerSpec, Mixer, ModelSpec, MoeSpec, MtpSpec};
+use crate::names::{Part, Place};
+use crate::spec::{Mixer, ModelSpec};
+use crate::weights::Weight;
 
 /// Parameter counts of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,13 +24,35 @@ pub struct Parameters {
 impl ModelSpec {
     /// Counts parameters.
     pub fn parameters(&self) -> Parameters {
-        let (h, v) = (self.hidden as u64, self.vocab as u64);
-        let tables = if self.tied_embeddings { 1 } else { 2 };
-        let layers: u64 = self.layers.iter().map(|l| layer(h, l, false)).sum();
-        let active: u64 = self.layers.iter().map(|l| layer(h, l, true)).sum();
-        let trunk = tables * v * h + h + layers;
-        let mtp = self.mtp.map_or(0, |m| mtp(h, &m));
-        Parameters { total: trunk + mtp, trunk, mtp, active: v * h + h + active }
+        let mut count = Parameters { total: 0, trunk: 0, mtp: 0, active: 0 };
+        for weight in self.weights().iter().filter(|weight| weight.constant.is_none()) {
+            let elems: u64 = weight.shape.iter().map(|n| *n as u64).product();
+            match weight.place {
+                Place::MtpAttention | Place::MtpMoe => count.mtp += elems,
+                _ if weight.part == Part::TiedHead => count.active += elems,
+                _ => {
+                    count.trunk += elems;
+                    count.active += self.active(weight, elems);
+                }
+            }
+        }
+        count.total = count.trunk + count.mtp;
+        count
+    }
+
+    /// Of a weight's elements, those that one token multiplies with.
+    fn active(&self, weight: &Weight, elems: u64) -> u64 {
+        match (weight.part, weight.place) {
+            (Part::Embed, _) if self.own_head().is_some() => 0,
+            (part, Place::Layer(index)) if part.usage() == WeightUse::Experts => {
+                let route = self.layers[index].mixers().find_map(|mixer| match mixer {
+                    Mixer::Moe(m) => Some(m.route),
+                    _ => None,
+                });
+                route.map_or(elems, |route| elems / route.experts as u64 * route.top_k as u64)
+            }
+            _ => elems,
+        }
     }
 
     /// Bytes that the trunk's attention keeps per position.
@@ -50,37 +74,4 @@ impl ModelSpec {
 
 fn kv_elems(a: &AttentionDims) -> usize {
     2 * a.kv_heads * a.head_dim
-}
-
-fn layer(h: u64, layer: &LayerSpec, active: bool) -> u64 {
-    h + match &layer.mixer {
-        Mixer::Mamba2(d) => mamba2(h, d),
-        Mixer::Attention(a) => attention(h, a),
-        Mixer::Mlp { width } => 2 * h * *width as u64,
-        Mixer::Moe(m) => moe(h, m, active),
-    }
-}
-
-fn mamba2(h: u64, d: &SsmDims) -> u64 {
-    let (inner, conv, heads) = (d.inner() as u64, d.conv_dim() as u64, d.heads as u64);
-    let small = (d.taps as u64 + 1) * conv + 3 * heads + inner;
-    d.in_proj() as u64 * h + small + inner * h
-}
-
-fn attention(h: u64, a: &AttentionDims) -> u64 {
-    2 * h * ((a.q_heads + a.kv_heads) * a.head_dim) as u64
-}
-
-fn moe(h: u64, m: &MoeSpec, active: bool) -> u64 {
-    let experts = m.route.experts as u64;
-    let used = if active { m.route.top_k as u64 } else { experts };
-    let io = m.io_width(h as usize) as u64;
-    let latent = m.latent.map_or(0, |l| 2 * h * l as u64);
-    let shared = m.shared_width.map_or(0, |w| 2 * h * w as u64);
-    experts * h + experts + 2 * used * io * m.expert_width as u64 + latent + shared
-}
-
-fn mtp(h: u64, m: &MtpSpec) -> u64 {
-    // Norms: e, h and final, and one before each of the two layers.
-    2 * h * h + 5 * h + attention(h, &m.attention) + moe(h, &m.moe, false)
 }

@@ -49,6 +49,14 @@ pub enum ModelError {
         /// What is wrong.
         problem: String,
     },
+    /// A family that cannot be written in a format.
+    #[error("models of the family `{family}` cannot be written as {what} yet; keep the files as they are")]
+    NotWritten {
+        /// The family.
+        family: String,
+        /// The format, as the end of a sentence.
+        what: &'static str,
+    },
     /// A tensor the model needs is not in the files.
     #[error("{file}: tensor `{tensor}` is missing (it holds `{weight}`); {remedy}")]
     MissingTensor {

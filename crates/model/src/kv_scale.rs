@@ -5,6 +5,7 @@
 use mambo_kernel::KvScale;
 
 use crate::error::ModelError;
+use crate::families::Family;
 use crate::names::{Part, Place};
 use crate::spec::{Mixer, ModelSpec};
 use crate::storage::Files;
@@ -21,17 +22,21 @@ pub(crate) fn is_name(name: &str) -> bool {
 /// The scales of every attention layer, in layer order and the MTP head's last; 1 where none is stored.
 pub(crate) fn read(files: &Files, spec: &ModelSpec) -> Result<Vec<KvScale>, ModelError> {
     let layers = spec.layers.iter().enumerate();
-    let attention = layers.filter(|(_, layer)| matches!(layer.mixer, Mixer::Attention(_)));
+    let attention =
+        layers.filter(|(_, layer)| layer.mixers().any(|mixer| matches!(mixer, Mixer::Attention(_))));
     let trunk = attention.map(|(index, _)| Place::Layer(index));
     let places = trunk.chain(spec.mtp.iter().map(|_| Place::MtpAttention));
     places
-        .map(|place| Ok(KvScale { k: one(files, place, Part::K)?, v: one(files, place, Part::V)? }))
+        .map(|place| {
+            let one = |part| one(files, Family::of(spec), place, part);
+            Ok(KvScale { k: one(Part::K)?, v: one(Part::V)? })
+        })
         .collect()
 }
 
-fn one(files: &Files, place: Place, part: Part) -> Result<f32, ModelError> {
+fn one(files: &Files, family: &Family, place: Place, part: Part) -> Result<f32, ModelError> {
     let suffix = if part == Part::K { "k_scale" } else { "v_scale" };
-    for name in place.hf(part) {
+    for (name, _) in family.tensor_names(place, part) {
         let Some(module) = name.strip_suffix(".weight") else { continue };
         // Beside the projection, or beside the attention it belongs to.
         let outer = module.rsplit_once('.').map_or("", |(outer, _)| outer);

@@ -3,7 +3,6 @@
 //!
 //! The only crate that knows architecture names. It must not know kernels, plans, sequences or text.
 
-mod architecture;
 mod bind;
 mod blocks;
 mod build;
@@ -12,30 +11,32 @@ mod config;
 mod counts;
 mod describe;
 mod error;
+mod export;
+mod families;
 mod fields;
 mod gguf;
-mod gguf_export;
-mod hf_export;
 mod kv_scale;
 mod names;
 mod presets;
 mod quantization;
-mod schedule;
 mod spec;
 mod storage;
 mod summary;
 mod weights;
 
-pub use architecture::{ARCHITECTURES, Architecture};
 pub use bind::{BoundWeight, WeightTable, bind};
 pub use build::BuildOptions;
 pub use check::{MAX_LAYERS, MAX_WIDTH};
 pub use counts::Parameters;
 pub use describe::describe;
 pub use error::ModelError;
+pub use export::ExportTensor;
+pub use families::{FAMILIES, Family};
 pub use gguf::ShapeOf;
-pub use gguf_export::ExportTensor;
 pub use names::{Part, Place, Transform};
 pub use presets::{PRESETS, Preset};
-pub use spec::{CacheLayers, LayerSpec, Mixer, ModelSpec, MoeSpec, MtpSpec};
+pub use spec::{
+    AttentionSpec, CacheLayers, Factor, Half, LayerSpec, Mamba2Spec, Mixer, MlpSpec, ModelSpec, MoeSpec,
+    MtpSpec,
+};
 pub use weights::Weight;

@@ -2,22 +2,28 @@
 
 use std::fmt;
 
-use crate::spec::{Mixer, ModelSpec, MoeSpec};
+use mambo_kernel::Activation;
+
+use crate::spec::{AttentionSpec, LayerSpec, Mamba2Spec, Mixer, ModelSpec, MoeSpec};
 
 impl fmt::Display for ModelSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let head = if self.tied_embeddings { "tied" } else { "own" };
         writeln!(f, "{}  hidden {}  vocab {}  head {head}", self.architecture, self.hidden, self.vocab)?;
         writeln!(f, "schedule    {}", self.pattern())?;
-        for (mixer, eps, indices) in self.distinct_layers() {
-            let count = indices.len();
-            writeln!(f, "{count:>4} x {:<10} {}  eps {eps:e}", mixer.name(), mixer_sizes(&mixer))?;
+        for (layer, indices) in self.distinct_layers() {
+            let (count, eps) = (indices.len(), layer.norm_eps);
+            let mut lead = format!("{count:>4} x");
+            for mixer in layer.mixers() {
+                writeln!(f, "{lead} {:<10} {}  eps {eps:e}", mixer.name(), mixer_sizes(mixer))?;
+                lead = "      ".to_owned();
+            }
             if count < self.layers.len() {
                 writeln!(f, "       at {}", ranges(&indices))?;
             }
         }
         if let Some(m) = &self.mtp {
-            let attention = mixer_sizes(&Mixer::Attention(m.attention));
+            let attention = mixer_sizes(&Mixer::Attention(AttentionSpec::plain(m.attention)));
             writeln!(f, "     mtp {:<10} {attention}  eps {:e}", "attention", m.norm_eps)?;
             writeln!(f, "     mtp {:<10} {}", "moe", moe_sizes(&m.moe))?;
         }
@@ -57,12 +63,12 @@ impl ModelSpec {
     }
 
     /// Equal layers together, in order of first appearance.
-    fn distinct_layers(&self) -> Vec<(Mixer, f32, Vec<usize>)> {
-        let mut kinds: Vec<(Mixer, f32, Vec<usize>)> = Vec::new();
+    pub fn distinct_layers(&self) -> Vec<(&LayerSpec, Vec<usize>)> {
+        let mut kinds: Vec<(&LayerSpec, Vec<usize>)> = Vec::new();
         for (index, layer) in self.layers.iter().enumerate() {
-            match kinds.iter_mut().find(|(m, e, _)| *m == layer.mixer && *e == layer.norm_eps) {
-                Some((.., indices)) => indices.push(index),
-                None => kinds.push((layer.mixer, layer.norm_eps, vec![index])),
+            match kinds.iter_mut().find(|(known, _)| *known == layer) {
+                Some((_, indices)) => indices.push(index),
+                None => kinds.push((layer, vec![index])),
             }
         }
         kinds
@@ -71,7 +77,7 @@ impl ModelSpec {
 
 fn mixer_sizes(mixer: &Mixer) -> String {
     match mixer {
-        Mixer::Mamba2(d) => format!(
+        Mixer::Mamba2(Mamba2Spec { dims: d, .. }) | Mixer::DeltaNet(d) => format!(
             "heads {}x{}  state {}  groups {}  taps {}  inner {}",
             d.heads,
             d.head_dim,
@@ -80,17 +86,44 @@ fn mixer_sizes(mixer: &Mixer) -> String {
             d.taps,
             d.inner()
         ),
-        Mixer::Attention(a) => {
-            format!("heads {}x{}  kv heads {}", a.q_heads, a.head_dim, a.kv_heads)
-        }
-        Mixer::Mlp { width } => format!("width {width}"),
+        Mixer::Attention(a) => attention_sizes(a),
+        Mixer::ShortConv { taps, .. } => format!("taps {taps}"),
+        Mixer::Mlp(m) => format!("width {}{}", m.width, gate(m.gate)),
         Mixer::Moe(m) => moe_sizes(m),
     }
 }
 
+fn gate(activation: Option<Activation>) -> &'static str {
+    match activation {
+        None => "",
+        Some(Activation::Silu) => "  silu gate",
+        Some(Activation::GeluTanh | Activation::Gelu) => "  gelu gate",
+        Some(Activation::Sigmoid) => "  sigmoid gate",
+        Some(Activation::ClampedSilu { .. }) => "  clamped silu gate",
+    }
+}
+
+fn attention_sizes(spec: &AttentionSpec) -> String {
+    let a = spec.dims();
+    let mut text = format!("heads {}x{}  kv heads {}", a.q_heads, a.head_dim, a.kv_heads);
+    if let Some(rope) = spec.rope {
+        text += &format!("  rope {} of base {}", rope.rotary, rope.base);
+    }
+    if let Some(window) = spec.attention.window {
+        text += &format!("  window {window}");
+    }
+    let extras = [
+        (spec.attention.sinks, "sinks"),
+        (spec.qk_norm, "qk norm"),
+        (spec.qkv_bias, "biases"),
+        (spec.gated, "gated"),
+    ];
+    extras.iter().filter(|(is_on, _)| *is_on).fold(text, |text, (_, word)| text + "  " + word)
+}
+
 fn moe_sizes(m: &MoeSpec) -> String {
     let r = &m.route;
-    let mut text = format!("experts {} of {}  width {}", r.top_k, r.experts, m.expert_width);
+    let mut text = format!("experts {} of {}  width {}{}", r.top_k, r.experts, m.expert_width, gate(m.gate));
     if let Some(latent) = m.latent {
         text += &format!("  latent {latent}");
     }

@@ -35,7 +35,7 @@ fn export_equals_the_converter() {
     spec.context = None;
     let prefix = |key: &str| key.starts_with(ARCH) || key == "general.architecture";
     let written: Vec<_> = file.keys.iter().filter(|(key, _)| prefix(key)).cloned().collect();
-    assert_eq!(spec.gguf_metadata(), written);
+    assert_eq!(spec.gguf_metadata().unwrap(), written);
     let exported: Vec<_> =
         spec.gguf_tensors().into_iter().map(|t| (t.name, t.quantizable, t.shape)).collect();
     let written: Vec<_> =
@@ -48,7 +48,7 @@ fn what_is_exported_reads_back() {
     let presets = PRESETS.iter().map(|p| (p.name, p.spec().unwrap()));
     for (name, spec) in presets.chain(FIXTURES.iter().map(|name| (*name, fixture(name)))) {
         let mut metadata = GgufMetadata::new(name);
-        for (key, value) in spec.gguf_metadata() {
+        for (key, value) in spec.gguf_metadata().unwrap() {
             metadata.set(key, value);
         }
         let tensors: HashMap<_, _> = spec.gguf_tensors().into_iter().map(|t| (t.name, t.shape)).collect();
@@ -83,7 +83,8 @@ fn lost_and_wrong_keys_are_made_good() {
 fn latent_width_comes_from_the_tensors() {
     let spec = fixture("latent");
     let mut metadata = GgufMetadata::new("m.gguf");
-    for (key, value) in spec.gguf_metadata().into_iter().filter(|(key, _)| !key.ends_with("moe_latent_size"))
+    for (key, value) in
+        spec.gguf_metadata().unwrap().into_iter().filter(|(key, _)| !key.ends_with("moe_latent_size"))
     {
         metadata.set(key, value);
     }

@@ -82,10 +82,10 @@ impl TypeTable {
     }
 
     fn without_weights(spec: &ModelSpec) -> TypeTable {
-        let rows = spec.gguf_tensors().into_iter().map(|tensor| {
-            let dtype = if tensor.quantizable { DType::BF16 } else { DType::F32 };
-            let bytes = tensor.shape.iter().product::<usize>() as u64 * dtype.block_bytes() as u64;
-            (tensor.weight, dtype, bytes)
+        let rows = spec.weights().into_iter().map(|weight| {
+            let dtype = if weight.is_quantizable() { DType::BF16 } else { DType::F32 };
+            let bytes = weight.shape.iter().product::<usize>() as u64 * dtype.block_bytes() as u64;
+            (weight.name, dtype, bytes)
         });
         TypeTable::new(rows, Some("no weights here: bf16 is assumed for every matrix".to_owned()))
     }

@@ -35,24 +35,29 @@ pub fn model_view(model: &Model, engine: &Engine) -> Result<Value, RuntimeError>
             "index": index, "parameters": parameters, "bytes": bytes, "state_bytes": 0, "kv_bytes_per_token": 0,
             "experts": 0, "experts_used": 0,
         });
-        let (kind, label) = match &layer.mixer {
-            Mixer::Mamba2(dims) => {
-                view["state_bytes"] = (layout.slot_bytes() / state_layers).into();
-                ("mamba", format!("Mamba-2, {} heads of {}, state {}", dims.heads, dims.head_dim, dims.state))
+        let mut labels = Vec::new();
+        for mixer in layer.mixers() {
+            let (kind, label) = kind_and_label(mixer);
+            match mixer {
+                Mixer::Attention(_) => {
+                    view["kv_bytes_per_token"] = (layout.kv_bytes_per_token() / kv_layers).into();
+                }
+                Mixer::Moe(moe) => {
+                    view["experts"] = moe.route.experts.into();
+                    view["experts_used"] = moe.route.top_k.into();
+                }
+                mixer if mixer.state(model.spec.hidden).is_some() => {
+                    view["state_bytes"] = (layout.slot_bytes() / state_layers).into();
+                }
+                _ => {}
             }
-            Mixer::Attention(dims) => {
-                view["kv_bytes_per_token"] = (layout.kv_bytes_per_token() / kv_layers).into();
-                ("attention", format!("attention, {} heads over {}", dims.q_heads, dims.kv_heads))
+            // A layer is drawn as its first mixer.
+            if labels.is_empty() {
+                view["kind"] = kind.into();
             }
-            Mixer::Mlp { width } => ("mlp", format!("MLP of {width}")),
-            Mixer::Moe(moe) => {
-                view["experts"] = moe.route.experts.into();
-                view["experts_used"] = moe.route.top_k.into();
-                ("moe", format!("{} of {} experts of {}", moe.route.top_k, moe.route.experts, moe.expert_width))
-            }
-        };
-        view["kind"] = kind.into();
-        view["label"] = label.into();
+            labels.push(label);
+        }
+        view["label"] = labels.join("; ").into();
         view
     });
     let config = engine.config();
@@ -84,4 +89,26 @@ pub(crate) fn model(service: &Service) -> Value {
     view["name"] = service.model_name().into();
     view["recommended"] = json!({"temperature": usual.temperature, "top_p": usual.top_p});
     view
+}
+
+/// How a mixer is drawn and what it is called.
+fn kind_and_label(mixer: &Mixer) -> (&'static str, String) {
+    match mixer {
+        Mixer::Mamba2(mamba) => {
+            let dims = mamba.dims;
+            ("mamba", format!("Mamba-2, {} heads of {}, state {}", dims.heads, dims.head_dim, dims.state))
+        }
+        Mixer::DeltaNet(dims) => {
+            ("mamba", format!("delta net, {} heads of {}, state {}", dims.heads, dims.head_dim, dims.state))
+        }
+        Mixer::ShortConv { taps, .. } => ("mamba", format!("convolution of {taps} taps")),
+        Mixer::Attention(attention) => {
+            let dims = attention.dims();
+            ("attention", format!("attention, {} heads over {}", dims.q_heads, dims.kv_heads))
+        }
+        Mixer::Mlp(mlp) => ("mlp", format!("MLP of {}", mlp.width)),
+        Mixer::Moe(moe) => {
+            ("moe", format!("{} of {} experts of {}", moe.route.top_k, moe.route.experts, moe.expert_width))
+        }
+    }
 }

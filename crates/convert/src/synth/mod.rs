@@ -47,7 +47,7 @@ impl<'m> Synth<'m> {
         let Metadata::Gguf(small) = self.donor.checkpoint.metadata() else {
             return Err(ConvertError::vocabulary(format!("{} is no GGUF file", self.donor.name())));
         };
-        let mut keys = metadata::of_spec(&self.spec, &self.name, recipe);
+        let mut keys = metadata::of_spec(&self.spec, &self.name, recipe)?;
         gguf_text::copy_text(&mut keys, small);
         gguf_text::set_vocabulary(&mut keys, tokens::grow(gguf_text::vocabulary(small)?, self.spec.vocab)?);
         Ok(keys)

@@ -1,6 +1,7 @@
 //! What random values each kind of weight gets, so that a forward pass neither explodes nor dies out: the
 //! usual initialisation of such models. Must not know how values are stored.
 
+use mambo_kernel::WeightUse;
 use mambo_model::Part;
 
 use super::random::Random;
@@ -30,20 +31,18 @@ pub fn of(tensor: &Planned, layers: usize) -> Values {
         Part::ConvWeight => Values::Normal { std: 0.3 },
         Part::A => Values::Decay,
         Part::DtBias => Values::TimeStep,
-        Part::ConvBias | Part::RouterBias => Values::Constant(0.0),
+        Part::ConvBias | Part::RouterBias | Part::RouterOffset | Part::SharedRouterBias => {
+            Values::Constant(0.0)
+        }
+        Part::QBias | Part::KBias | Part::VBias | Part::OBias | Part::Sinks => Values::Constant(0.0),
+        Part::ExpertsUpBias | Part::ExpertsGateBias | Part::ExpertsDownBias => Values::Constant(0.0),
         Part::OutProj | Part::O | Part::Down | Part::ExpertsDown | Part::SharedDown | Part::LatentUp => {
             // What is added to the residual stream: all layers together about double it.
             Values::Normal { std: 1.0 / (inputs * layers as f32).sqrt() }
         }
-        Part::Head | Part::InProj | Part::Q | Part::K | Part::V | Part::Up | Part::Router => {
-            Values::Normal { std: 1.0 / inputs.sqrt() }
-        }
-        Part::ExpertsUp | Part::SharedUp | Part::LatentDown | Part::MtpProj => {
-            Values::Normal { std: 1.0 / inputs.sqrt() }
-        }
-        Part::FinalNorm | Part::Norm | Part::SsmNorm | Part::D => Values::Constant(1.0),
-        Part::MtpEmbedNorm | Part::MtpHiddenNorm | Part::MtpAttentionNorm => Values::Constant(1.0),
-        Part::MtpMoeNorm | Part::MtpFinalNorm => Values::Constant(1.0),
+        Part::D | Part::RopeFactors => Values::Constant(1.0),
+        part if part.usage() == WeightUse::Vector => Values::Constant(1.0),
+        _ => Values::Normal { std: 1.0 / inputs.sqrt() },
     }
 }
 

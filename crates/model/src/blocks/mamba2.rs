@@ -1,12 +1,14 @@
 //! The Mamba-2 mixer: project, convolve, scan, gate and normalise, project back.
 
 use mambo_graph::{GraphError, ValueId};
-use mambo_kernel::{Op, SsmDims};
+use mambo_kernel::{Activation, Op};
 
 use super::Layer;
+use crate::spec::Mamba2Spec;
 
-/// `x + mamba2(u)`.
-pub(crate) fn add(layer: &mut Layer, d: &SsmDims, x: ValueId, u: ValueId) -> Result<ValueId, GraphError> {
+/// `mamba2(u)`.
+pub(crate) fn output(layer: &mut Layer, spec: &Mamba2Spec, u: ValueId) -> Result<ValueId, GraphError> {
+    let d = &spec.dims;
     let (inner, conv, heads) = (d.inner(), d.conv_dim(), d.heads);
     let state = Some(layer.graph.state_layer(*d));
     let projected = layer.matmul("in_proj", u, d.in_proj())?;
@@ -24,9 +26,13 @@ pub(crate) fn add(layer: &mut Layer, d: &SsmDims, x: ValueId, u: ValueId) -> Res
     let label = layer.name("scan");
     let y = layer.graph.op1(Op::SsmScan(*d), label, &[xbc, dt], &weights, state)?;
 
-    let weight = layer.weight("ssm_norm", &[inner]);
-    let op = Op::GatedGroupNorm { groups: d.groups, eps: layer.eps };
-    let gated = layer.op(op, "ssm_norm", &[y, z], &[weight])?;
-    let out = layer.matmul("out_proj", gated, layer.hidden)?;
-    layer.add("add", x, out)
+    let gated = match spec.norm_groups {
+        Some(groups) => {
+            let weight = layer.weight("ssm_norm", &[inner]);
+            let op = Op::GatedGroupNorm { groups, eps: layer.eps };
+            layer.op(op, "ssm_norm", &[y, z], &[weight])?
+        }
+        None => layer.glu("ssm_gate", Activation::Silu, z, y)?,
+    };
+    layer.matmul("out_proj", gated, layer.hidden)
 }

@@ -4,7 +4,7 @@ use mambo_graph::{Graph, GraphBuilder, GraphError, Input};
 use mambo_kernel::Op;
 
 use super::{Layer, attention, moe};
-use crate::spec::{ModelSpec, MtpSpec};
+use crate::spec::{AttentionSpec, ModelSpec, MtpSpec};
 
 /// The head as a graph: token ids and hidden rows to `logits` of the wanted rows and `hidden` of all.
 pub(crate) fn build(spec: &ModelSpec, head: &MtpSpec) -> Result<Graph, GraphError> {
@@ -23,9 +23,10 @@ pub(crate) fn build(spec: &ModelSpec, head: &MtpSpec) -> Result<Graph, GraphErro
     let joined = layer.op(Op::Concat, "join", &[e, h], &[])?;
     let x = layer.matmul("eh_proj", joined, spec.hidden)?;
     let u = layer.norm("attn_norm", x)?;
-    let x = attention::add(&mut layer, &head.attention, x, u)?;
+    let out = attention::output(&mut layer, &AttentionSpec::plain(head.attention), u)?;
+    let x = layer.add_to(Some(x), "add", out)?;
     let u = layer.norm("moe_norm", x)?;
-    let x = moe::add(&mut layer, &head.moe, x, u)?;
+    let x = moe::add(&mut layer, &head.moe, Some(x), u)?;
     let out = layer.norm("final_norm", x)?;
     spec.head(&mut graph, out, wanted)?;
     graph.output("hidden", out);

@@ -8,6 +8,7 @@
 //! | `weight_scale`, `weight_global_scale` | `weight_packed` u8 | `nvfp4` and a factor, the reciprocal of what is stored |
 //! | `weight_scale` | `weight` f8_e4m3 | itself and a factor, or one for each row |
 //! | `weight_scale` u8 | `weight_packed` u8 | `mxfp4` |
+//! | `X_scales` u8 | `X_blocks` u8 | `mxfp4` |
 //! | `scales`, `biases` | `weight` u32 | `affine4g64` and its kin |
 //! | `scales` u8 | `weight` u32 | `mxfp4`, or `nvfp4` where groups are 16 |
 //! | `X.scale` or `X.weight.scale` in GGUF | any | itself and a factor |
@@ -126,6 +127,9 @@ pub(crate) fn read<'c>(
     if files.checkpoint.format() == Format::Gguf {
         return gguf(files, tensor, dims);
     }
+    if let Some(module) = tensor.name.strip_suffix("_blocks") {
+        return modelopt::mxfp4_experts(files, module, tensor, dims);
+    }
     let Some(module) = tensor.name.strip_suffix(".weight").or(tensor.name.strip_suffix(".weight_packed"))
     else {
         return plain(files, tensor);
@@ -195,10 +199,11 @@ fn gguf<'c>(files: &Files<'c>, tensor: &'c TensorInfo, dims: Dims) -> Result<Mod
 }
 
 /// Cuts a module into its parts: one per expert, so that a loader needs little memory at a time. A matrix
-/// that has to be rewritten is cut as well.
-pub(crate) fn split<'c>(module: &Module<'c>, dims: Dims) -> Vec<StoredPart<'c>> {
+/// that has to be rewritten is cut as well, if it may be.
+pub(crate) fn split<'c>(module: &Module<'c>, dims: Dims, may_cut: bool) -> Vec<StoredPart<'c>> {
     let parts = match (dims.experts(), module.form) {
-        (1, Form::AsStored | Form::NegExp) => 1,
+        (1, Form::AsStored | Form::NegExp | Form::PlusOne | Form::Transposed(_)) => 1,
+        (1, _) if !may_cut => 1,
         (1, _) => even_parts(dims.rows(), module.codes.byte_len()),
         (experts, _) => experts,
     };

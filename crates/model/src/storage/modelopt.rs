@@ -127,6 +127,27 @@ pub(super) fn mxfp4_blocks<'c>(
     })
 }
 
+/// Stacked experts as gpt-oss has them: `X_blocks` with the groups of a row apart, and `X_scales`.
+pub(super) fn mxfp4_experts<'c>(
+    files: &Files<'c>,
+    module: &str,
+    codes: &'c TensorInfo,
+    dims: Dims,
+) -> Result<Module<'c>, ModelError> {
+    let name = format!("{module}_scales");
+    let scales = files.checkpoint.tensor(&name).ok_or_else(|| ModelError::MissingScale {
+        file: files.checkpoint.source().to_owned(),
+        tensor: name,
+        codes: codes.name.clone(),
+    })?;
+    divides(files, codes, dims, MXFP4_GROUP)?;
+    let groups = dims.with_cols(dims.cols() / MXFP4_GROUP);
+    let bytes = MXFP4_GROUP / pairs::CODES_PER_BYTE;
+    files.check(codes, dims, &[&groups[..], &[bytes]].concat(), &[DType::U8])?;
+    files.check(scales, dims, &groups, &[DType::U8])?;
+    Ok(Module { dtype: DType::MXFP4, form: Form::Mxfp4, beside: vec![scales], ..super::as_stored(codes) })
+}
+
 /// Two codes of four bits in a byte, eight in a word.
 fn check_codes(files: &Files, codes: &TensorInfo, dims: Dims) -> Result<(), ModelError> {
     let per_elem = if codes.dtype == DType::U32 { 4 * pairs::CODES_PER_BYTE } else { pairs::CODES_PER_BYTE };

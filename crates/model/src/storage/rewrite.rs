@@ -15,6 +15,10 @@ pub(crate) enum Form {
     AsStored,
     /// `-exp(x)` of every value, as f32.
     NegExp,
+    /// `1 + x` of every value, as f32.
+    PlusOne,
+    /// Rows and columns exchanged, of matrices stored with so many rows and columns.
+    Transposed([usize; 2]),
     /// Pairs of neighbours in a byte and scales beside, as ggml's `nvfp4` blocks.
     Nvfp4,
     /// The same as bf16, which holds every product of code and scale: for rows that are not whole blocks.
@@ -45,14 +49,16 @@ impl Form {
         let bad_position = match self {
             Form::Nvfp4 | Form::Nvfp4Wide => beside[0].iter().position(|&scale| is_bad_e4m3(scale)),
             Form::Mxfp4 => beside[0].iter().position(|&scale| scale == 0xff),
-            Form::AsStored | Form::NegExp | Form::Affine(_) => None,
+            Form::AsStored | Form::NegExp | Form::PlusOne | Form::Transposed(_) | Form::Affine(_) => None,
         };
         if let Some(position) = bad_position {
             return Err(BadScale { position });
         }
         Ok(Cow::Owned(match self {
             Form::AsStored => return Ok(bytes),
-            Form::NegExp => neg_exp(dtype, &bytes),
+            Form::NegExp => mapped(dtype, &bytes, |x| -x.exp()),
+            Form::PlusOne => mapped(dtype, &bytes, |x| 1.0 + x),
+            Form::Transposed(stored) => transpose(dtype, &bytes, stored),
             Form::Nvfp4 => pairs::nvfp4_blocks(&bytes, beside[0]),
             Form::Nvfp4Wide => nvfp4_wide(&bytes, beside[0]),
             Form::Mxfp4 => pairs::mxfp4_blocks(&bytes, beside[0]),
@@ -61,10 +67,21 @@ impl Form {
     }
 }
 
-fn neg_exp(dtype: DType, bytes: &[u8]) -> Vec<u8> {
+fn mapped(dtype: DType, bytes: &[u8], map: fn(f32) -> f32) -> Vec<u8> {
     let mut values = vec![0.0; bytes.len() / dtype.block_bytes() * dtype.block_elems()];
     decode_row(dtype, bytes, &mut values).expect("the shape was checked when the weight was bound");
-    values.iter().flat_map(|x| (-x.exp()).to_le_bytes()).collect()
+    values.iter().flat_map(|x| map(*x).to_le_bytes()).collect()
+}
+
+fn transpose(dtype: DType, bytes: &[u8], [rows, cols]: [usize; 2]) -> Vec<u8> {
+    let size = dtype.block_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    for matrix in bytes.chunks_exact(rows * cols * size) {
+        for col in 0..cols {
+            (0..rows).for_each(|row| out.extend_from_slice(&matrix[(row * cols + col) * size..][..size]));
+        }
+    }
+    out
 }
 
 /// NaN, and values below zero, which ggml's blocks would read without their sign.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use mambo_checkpoint::{Checkpoint, GgufMetadata, GgufTensor, GgufWriter};
-use mambo_model::ModelSpec;
+use mambo_model::{Family, ModelSpec};
 use mambo_tensor::{DType, Shape, decode_row};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ pub fn folder(config: Value, kind: impl Fn(&str) -> Kind) -> Stored {
     let spec = ModelSpec::from_config("config.json", &config, None).unwrap();
     let mut stored = Stored { config, sidecar: None, tensors: Vec::new() };
     for weight in spec.weights() {
-        let name = weight.place.hf(weight.part).next().unwrap();
+        let name = Family::of(&spec).tensor_name(weight.place, weight.part);
         match (name.strip_suffix(".weight"), weight.shape.as_slice()) {
             (Some(module), &[rows, cols]) if !module.ends_with("conv1d") => {
                 push(&mut stored, module, rows, cols, kind(module));
@@ -191,7 +191,7 @@ pub fn gguf_of(path: &Path, width: usize, types: &[DType]) -> Vec<u8> {
 pub fn gguf(path: &Path, config: &Value, dtype: impl Fn(&str) -> DType, scaled: &[&str]) -> Vec<u8> {
     let spec = ModelSpec::from_config("config.json", config, None).unwrap();
     let mut metadata = GgufMetadata::new("tiny.gguf");
-    for (key, value) in spec.gguf_metadata() {
+    for (key, value) in spec.gguf_metadata().unwrap() {
         metadata.set(key, value);
     }
     let mut tensors = Vec::new();

@@ -1,30 +1,9 @@
-//! What a GGUF file of a specification holds: the metadata keys and the tensors, as llama.cpp's converter
-//! writes them, so that llama.cpp loads the file too.
-//!
-//! Must not know values of weights, tokenizers or element types.
+//! The keys of the family's GGUF files, as llama.cpp's converter writes them, so that llama.cpp loads the file too.
 
 use mambo_checkpoint::GgufValue;
-use mambo_kernel::{AttentionDims, SsmDims, WeightUse};
+use mambo_kernel::{AttentionDims, SsmDims};
 
-use crate::architecture::Architecture;
-use crate::names::{Part, Place};
-use crate::spec::{Mixer, ModelSpec, MoeSpec};
-use crate::weights::Weight;
-
-/// One tensor of a file that is to be written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExportTensor {
-    /// Name in the file.
-    pub name: String,
-    /// Canonical name of the weight it holds.
-    pub weight: String,
-    /// Shape, outermost first.
-    pub shape: Vec<usize>,
-    /// Row of the weight it starts with: experts may have a tensor each.
-    pub first_row: usize,
-    /// Whether it may be stored in a smaller type; the others are f32 in every file.
-    pub quantizable: bool,
-}
+use crate::spec::{LayerSpec, Mixer, ModelSpec, MoeSpec};
 
 /// What converters write where a model has no limit of its own.
 const UNLIMITED_CONTEXT: u32 = 1 << 20;
@@ -32,71 +11,32 @@ const UNLIMITED_CONTEXT: u32 = 1 << 20;
 /// One key and its value, without the architecture's prefix.
 type Entry = (&'static str, GgufValue);
 
-impl ModelSpec {
-    /// The name a GGUF file of this model gives as its architecture.
-    pub fn gguf_architecture(&self) -> &'static str {
-        let row = Architecture::named(&self.architecture);
-        let [dense, experts] = row.map_or(["nemotron_h", "nemotron_h_moe"], |row| row.gguf_export);
-        if self.experts().next().is_some() { experts } else { dense }
-    }
+/// The architecture's name and its keys.
+pub(super) fn write(spec: &ModelSpec) -> (&'static str, Vec<(&'static str, GgufValue)>) {
+    let keys = Keys(spec);
+    let name = if keys.experts().next().is_some() { "nemotron_h_moe" } else { "nemotron_h" };
+    (name, [keys.block_keys(), keys.expert_choice_keys(), keys.ssm_keys(), keys.expert_keys()].concat())
+}
 
-    /// The keys that describe the model, in file order: `general.architecture` and those with its prefix.
-    ///
-    /// `general.name`, the file type and the tokenizer are the caller's to add.
-    pub fn gguf_metadata(&self) -> Vec<(String, GgufValue)> {
-        let architecture = self.gguf_architecture();
-        let mut keys = vec![("general.architecture".to_owned(), GgufValue::from(architecture))];
-        let entries =
-            [self.block_keys(), self.expert_choice_keys(), self.ssm_keys(), self.expert_keys()].concat();
-        keys.extend(entries.into_iter().map(|(name, value)| (format!("{architecture}.{name}"), value)));
-        keys
-    }
+struct Keys<'a>(&'a ModelSpec);
 
-    /// The tensors, in file order: the model's own, then block by block in the order of their names.
-    pub fn gguf_tensors(&self) -> Vec<ExportTensor> {
-        let depth = self.layers.len();
-        let block = |place: Place| match place {
-            Place::Model => 0,
-            Place::Layer(index) => 1 + index,
-            Place::MtpAttention | Place::MtpMoe => 1 + depth,
-        };
-        let weights = self.weights();
-        let mut tensors: Vec<(usize, ExportTensor)> = weights
-            .iter()
-            .map(|weight| {
-                let tensor = ExportTensor {
-                    name: weight.place.gguf(weight.part, depth),
-                    weight: weight.name.clone(),
-                    shape: self.gguf_shape(weight),
-                    first_row: 0,
-                    quantizable: weight.part.usage() != WeightUse::Vector && weight.part != Part::Router,
-                };
-                (block(weight.place), tensor)
-            })
-            .collect();
-        tensors.sort_by(|(a, x), (b, y)| a.cmp(b).then_with(|| x.name.cmp(&y.name)));
-        tensors.into_iter().map(|(_, tensor)| tensor).collect()
-    }
+impl std::ops::Deref for Keys<'_> {
+    type Target = ModelSpec;
 
-    /// The converter folds three of the small weights.
-    fn gguf_shape(&self, weight: &Weight) -> Vec<usize> {
-        let groups = match weight.place {
-            Place::Layer(index) => match self.layers[index].mixer {
-                Mixer::Mamba2(d) => d.groups,
-                _ => 1,
-            },
-            _ => 1,
-        };
-        match weight.part {
-            Part::A | Part::D => vec![weight.shape[0], 1],
-            Part::SsmNorm => vec![groups, weight.shape[0] / groups],
-            _ => weight.shape.clone(),
-        }
+    fn deref(&self) -> &ModelSpec {
+        self.0
     }
+}
 
+/// The one mixer of a layer.
+fn mixer(layer: &LayerSpec) -> Mixer {
+    *layer.mixers().next().expect("a layer has a mixer")
+}
+
+impl Keys<'_> {
     fn experts(&self) -> impl Iterator<Item = MoeSpec> {
-        let trunk = self.layers.iter().filter_map(|l| match l.mixer {
-            Mixer::Moe(m) => Some(m),
+        let trunk = self.mixers().filter_map(|mixer| match mixer {
+            Mixer::Moe(m) => Some(*m),
             _ => None,
         });
         trunk.chain(self.mtp.map(|m| m.moe))
@@ -104,7 +44,7 @@ impl ModelSpec {
 
     /// A number per block, the MTP head's last.
     fn per_block(&self, layer: impl Fn(&Mixer) -> usize, mtp: usize) -> Vec<i32> {
-        let mut values: Vec<i32> = self.layers.iter().map(|l| layer(&l.mixer) as i32).collect();
+        let mut values: Vec<i32> = self.layers.iter().map(|l| layer(&mixer(l)) as i32).collect();
         values.extend(self.mtp.map(|_| mtp as i32));
         values
     }
@@ -126,12 +66,12 @@ impl ModelSpec {
     fn block_keys(&self) -> Vec<Entry> {
         let attention = self.any_attention();
         let width = |mixer: &Mixer| match mixer {
-            Mixer::Mlp { width } => *width,
+            Mixer::Mlp(m) => m.width,
             Mixer::Moe(m) => m.expert_width,
             _ => 0,
         };
         let kv_heads = |mixer: &Mixer| match mixer {
-            Mixer::Attention(a) => a.kv_heads,
+            Mixer::Attention(a) => a.dims().kv_heads,
             _ => 0,
         };
         let blocks = self.layers.len() + usize::from(self.mtp.is_some());

@@ -1,0 +1,229 @@
+//! What configs of several families spell alike: sizes, attention, rotary positions, layer kinds.
+
+use mambo_kernel::{Attention, AttentionDims, Rope, RopePairs, RopeScaling};
+use serde_json::Value;
+
+use crate::check::MAX_LAYERS;
+use crate::error::ModelError;
+use crate::fields::Fields;
+use crate::spec::{AttentionSpec, LayerSpec, ModelSpec};
+
+const REMEDY: &str = "use a checkpoint whose config does not set this";
+
+/// A specification with the fields that everybody spells alike, and these layers.
+pub(crate) fn spec(
+    fields: &Fields,
+    family: &'static str,
+    layers: Vec<LayerSpec>,
+) -> Result<ModelSpec, ModelError> {
+    Ok(ModelSpec {
+        architecture: family.to_owned(),
+        hidden: fields.want_size(&["hidden_size"])?,
+        vocab: fields.want_size(&["vocab_size"])?,
+        norm_eps: epsilon(fields, 1e-6)?,
+        mtp: None,
+        tied_embeddings: fields.flag(&["tie_word_embeddings", "tie_embedding"])?.unwrap_or(false),
+        factors: Vec::new(),
+        logit_cap: None,
+        context: fields.size(&["max_position_embeddings"])?,
+        bos: fields.tokens(&["bos_token_id"])?.first().copied(),
+        stop_tokens: Vec::new(),
+        notes: Vec::new(),
+        layers,
+    })
+}
+
+/// The epsilon of norms.
+pub(crate) fn epsilon(fields: &Fields, absent: f64) -> Result<f32, ModelError> {
+    const NAMES: &[&str] = &["rms_norm_eps", "norm_eps", "layer_norm_epsilon", "block_norm_eps"];
+    Ok(fields.float(NAMES)?.unwrap_or(absent) as f32)
+}
+
+/// How many layers there are.
+pub(crate) fn depth(fields: &Fields) -> Result<usize, ModelError> {
+    const NAME: &str = "num_hidden_layers";
+    match fields.want_size(&[NAME])? {
+        0 => Err(fields.bad(NAME, "is 0, so the model has no layers", "correct the file")),
+        n if n > MAX_LAYERS => {
+            Err(fields.bad(NAME, format!("is {n}, more than {MAX_LAYERS}"), "correct the file"))
+        }
+        n => Ok(n),
+    }
+}
+
+/// The kinds of layers by name, where the file lists them: one for each.
+pub(crate) fn layer_kinds<'a>(
+    fields: &Fields<'a>,
+    known: &[&str],
+) -> Result<Option<Vec<&'a str>>, ModelError> {
+    const NAMES: &[&str] = &["layer_types", "layers_block_type"];
+    let Some((field, list)) = fields.list(NAMES)? else { return Ok(None) };
+    let depth = depth(fields)?;
+    if list.len() != depth {
+        let problem = format!("lists {} layers, but num_hidden_layers is {depth}", list.len());
+        return Err(fields.bad(&field, problem, "correct the file"));
+    }
+    let kind = |(index, value): (usize, &'a Value)| match value.as_str() {
+        Some(kind) if known.contains(&kind) => Ok(kind),
+        _ => {
+            Err(fields.mistyped(&format!("{field}[{index}]"), &format!("one of {}", known.join(", ")), value))
+        }
+    };
+    list.iter().enumerate().map(kind).collect::<Result<_, _>>().map(Some)
+}
+
+/// The sizes of attention.
+pub(crate) fn attention_dims(fields: &Fields) -> Result<AttentionDims, ModelError> {
+    let q_heads = fields.want_size(&["num_attention_heads"])?;
+    let kv_heads = fields.size(&["num_key_value_heads"])?.unwrap_or(q_heads);
+    let head_dim = match fields.size(&["head_dim"])? {
+        Some(head_dim) => head_dim,
+        None => {
+            let hidden = fields.want_size(&["hidden_size"])?;
+            match q_heads > 0 && hidden.is_multiple_of(q_heads) {
+                true => hidden / q_heads,
+                false => {
+                    let problem = format!("is {q_heads}, which does not divide the hidden size {hidden}");
+                    return Err(fields.bad("num_attention_heads", problem, "give head_dim"));
+                }
+            }
+        }
+    };
+    Ok(AttentionDims { q_heads, kv_heads, head_dim })
+}
+
+/// Attention with rotary positions and nothing else.
+pub(crate) fn attention(fields: &Fields, kind: Option<&str>) -> Result<AttentionSpec, ModelError> {
+    let dims = attention_dims(fields)?;
+    let rope = rope(fields, dims.head_dim, kind, 1.0)?;
+    Ok(AttentionSpec { attention: Attention::plain(dims), rope: Some(rope), ..AttentionSpec::plain(dims) })
+}
+
+/// A window that must make sense.
+pub(crate) fn window(fields: &Fields) -> Result<Option<usize>, ModelError> {
+    const NAME: &str = "sliding_window";
+    match fields.size(&[NAME])? {
+        Some(0) => Err(fields.bad(NAME, "is 0, so no token sees itself", "remove it or give a window")),
+        window => Ok(window),
+    }
+}
+
+/// Rotary positions of layers of a kind, from `rope_parameters` or from `rope_theta` and `rope_scaling`; `partial` is
+/// the share of channels that is turned where the file does not say.
+pub(crate) fn rope(
+    fields: &Fields,
+    head_dim: usize,
+    kind: Option<&str>,
+    partial: f64,
+) -> Result<Rope, ModelError> {
+    let mut prefix = String::new();
+    let mut own = object(fields, "rope_parameters", &mut prefix)
+        .or_else(|| object(fields, "rope_scaling", &mut prefix));
+    if let (Some(map), Some(kind)) = (own, kind)
+        && let Some(nested) = map.get(kind).and_then(Value::as_object)
+    {
+        prefix += &format!("{kind}.");
+        own = Some(nested);
+    }
+    let all = match own {
+        Some(map) => fields.overridden(&prefix, map),
+        None => *fields,
+    };
+    let base = all.float(&["rope_theta"])?.unwrap_or(10_000.0);
+    if !(base.is_finite() && base > 1.0) {
+        return Err(all.bad(
+            "rope_theta",
+            format!("is {base}, but is the base of powers"),
+            "correct the file",
+        ));
+    }
+    let share = all.float(&["partial_rotary_factor"])?.unwrap_or(partial);
+    let rotary = (head_dim as f64 * share) as usize;
+    if rotary == 0 || rotary > head_dim || !rotary.is_multiple_of(2) {
+        let problem = format!("is {share}, which turns {rotary} of {head_dim} channels and cannot pair them");
+        return Err(all.bad("partial_rotary_factor", problem, "correct the file"));
+    }
+    let scaling = match own {
+        Some(_) => scaling(fields, &all)?,
+        None => RopeScaling::None,
+    };
+    Ok(Rope { head_dim, rotary, pairs: RopePairs::Halves, base, scaling, has_factors: false })
+}
+
+fn object<'a>(
+    fields: &Fields<'a>,
+    name: &str,
+    prefix: &mut String,
+) -> Option<&'a serde_json::Map<String, Value>> {
+    let map = fields.get(&[name])?.1.as_object()?;
+    *prefix = format!("{name}.");
+    Some(map)
+}
+
+fn scaling(outer: &Fields, fields: &Fields) -> Result<RopeScaling, ModelError> {
+    let number = |name: &'static str| -> Result<f64, ModelError> {
+        let value = fields.float(&[name])?.ok_or_else(|| fields.missing(&[name]))?;
+        match value.is_finite() && value > 0.0 {
+            true => Ok(value),
+            false => {
+                Err(fields.bad(name, format!("is {value}, expected a number above zero"), "correct the file"))
+            }
+        }
+    };
+    let or = |name: &'static str, absent: f64| match fields.get(&[name]) {
+        Some(_) => number(name),
+        None => Ok(absent),
+    };
+    match fields.text(&["rope_type", "type"])?.unwrap_or("default") {
+        // Sections of positions in pictures; text has one position, which all of them take.
+        "default" | "mrope" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear { factor: number("factor")? }),
+        "llama3" => Ok(RopeScaling::Llama3 {
+            factor: number("factor")?,
+            low: number("low_freq_factor")?,
+            high: number("high_freq_factor")?,
+            original: number("original_max_position_embeddings")?,
+        }),
+        "yarn" => {
+            let factor = number("factor")?;
+            let context = outer.float(&["max_position_embeddings"])?.unwrap_or(0.0);
+            let magnitude = match (fields.float(&["attention_factor"])?, fields.float(&["mscale"])?) {
+                (Some(magnitude), _) => magnitude,
+                (None, Some(mscale)) => {
+                    let all = fields.float(&["mscale_all_dim"])?.unwrap_or(0.0);
+                    let scaled =
+                        |mscale: f64| if factor > 1.0 { 0.1 * mscale * factor.ln() + 1.0 } else { 1.0 };
+                    if all == 0.0 { scaled(1.0) } else { scaled(mscale) / scaled(all) }
+                }
+                (None, None) => Rope::yarn_magnitude(factor),
+            };
+            Ok(RopeScaling::Yarn {
+                factor,
+                original: or("original_max_position_embeddings", context)?,
+                fast: or("beta_fast", 32.0)?,
+                slow: or("beta_slow", 1.0)?,
+                truncate: fields.flag(&["truncate"])?.unwrap_or(true),
+                magnitude,
+            })
+        }
+        other => {
+            let problem = format!("is `{other}`, but only default, linear, llama3 and yarn are supported");
+            Err(fields.bad("rope_type", problem, REMEDY))
+        }
+    }
+}
+
+/// Refuses a switch that would change the mathematics.
+pub(crate) fn refuse(fields: &Fields, name: &'static str, what: &str) -> Result<(), ModelError> {
+    match fields.flag(&[name])? {
+        Some(true) => Err(fields.bad(name, format!("is true, but {what} is not supported"), REMEDY)),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses another activation than these.
+pub(crate) fn activation(fields: &Fields, names: &[&str], wanted: &[&str]) -> Result<(), ModelError> {
+    let Some(activation) = fields.text(names)?.filter(|name| !wanted.contains(name)) else { return Ok(()) };
+    let problem = format!("is `{activation}`, but only `{}` is supported", wanted.join("` and `"));
+    Err(fields.bad(names[0], problem, REMEDY))
+}
