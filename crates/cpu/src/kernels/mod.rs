@@ -13,7 +13,10 @@ pub(crate) mod declaration;
 mod each_row;
 pub(crate) mod embed;
 mod gated_group_norm;
+mod glu;
+mod head_norm;
 mod kv_page;
+mod layer_norm;
 pub(crate) mod matmul;
 mod moe_combine;
 mod moe_matmul;
@@ -21,6 +24,7 @@ mod moe_route;
 mod pointwise;
 mod quantize;
 mod rms_norm;
+mod rope;
 mod ssm_conv;
 mod ssm_dt;
 mod ssm_head;
@@ -246,11 +250,15 @@ impl<W: Work> Kernel for Bound<W> {
 
 /// Every kernel of an instruction set.
 pub(crate) fn declarations(isa: Isa) -> Vec<Declaration> {
-    let ops: [fn(Isa) -> Vec<Declaration>; 16] = [
+    let ops: [fn(Isa) -> Vec<Declaration>; 20] = [
         embed::declare,
         rms_norm::declare,
+        layer_norm::declare,
+        head_norm::declare,
+        rope::declare,
         matmul::declare,
         pointwise::declare,
+        glu::declare,
         copy::declare,
         ssm_conv::declare,
         ssm_dt::declare,

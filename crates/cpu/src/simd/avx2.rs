@@ -184,6 +184,10 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn swap_pairs(v: Self::F) -> Self::F {
+        each!(_mm256_permute_ps::<0b10_11_00_01>, v)
+    }
+    #[inline(always)]
     fn isplat(v: i32) -> Self::I {
         simd!([_mm256_set1_epi32(v); 2])
     }

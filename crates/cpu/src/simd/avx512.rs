@@ -156,6 +156,10 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn swap_pairs(v: Self::F) -> Self::F {
+        simd!(_mm512_permute_ps::<0b10_11_00_01>(v))
+    }
+    #[inline(always)]
     fn isplat(v: i32) -> Self::I {
         simd!(_mm512_set1_epi32(v))
     }

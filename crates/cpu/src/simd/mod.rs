@@ -77,6 +77,8 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn look_up(table: &[f32; LANES], index: Self::I) -> Self::F;
     /// Lane 0.
     fn lane0(v: Self::F) -> f32;
+    /// Lanes 2i and 2i + 1 exchanged.
+    fn swap_pairs(v: Self::F) -> Self::F;
 
     fn isplat(v: i32) -> Self::I;
     fn iadd(a: Self::I, b: Self::I) -> Self::I;

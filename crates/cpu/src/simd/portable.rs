@@ -136,6 +136,10 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn swap_pairs(v: Self::F) -> Self::F {
+        std::array::from_fn(|i| v[i ^ 1])
+    }
+    #[inline(always)]
     fn isplat(v: i32) -> Self::I {
         [v; LANES]
     }
