@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::fields::Fields;
 
 /// Methods whose tensors are read, by the name in `quantization_config`.
-const METHODS: [&str; 5] = ["modelopt", "modelopt_fp4", "modelopt_fp8", "compressed-tensors", "fp8"];
+const METHODS: [&str; 6] = ["modelopt", "modelopt_fp4", "modelopt_fp8", "compressed-tensors", "fp8", "mxfp4"];
 const REMEDY: &str =
     "use the bf16, NVFP4, FP8 (ModelOpt or compressed-tensors) or MLX release, or a GGUF file of this model";
 /// Kinds of codes that MLX packs.
