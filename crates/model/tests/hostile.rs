@@ -23,7 +23,7 @@ fn with(patch: &Value) -> Result<ModelSpec, String> {
 #[test]
 fn every_mistake_has_its_sentence() {
     let cases = [
-        json!({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}),
+        json!({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}),
         json!({"model_type": null, "architectures": null}),
         json!({"model_type": 3}),
         json!({"hybrid_override_pattern": ""}),
