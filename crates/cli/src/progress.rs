@@ -17,6 +17,11 @@ impl ByteBar {
         ByteBar(bar)
     }
 
+    /// Says what comes now.
+    pub fn now(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+
     /// Moves the bar.
     pub fn at(&self, done: u64, total: u64) {
         self.0.set_length(total);
