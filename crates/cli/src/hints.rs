@@ -167,7 +167,7 @@ fn convert_hint(error: &ConvertError) -> Option<&'static str> {
 
 fn hub_hint(error: &HubError) -> Option<&'static str> {
     match error {
-        HubError::NoAccess { .. } | HubError::RateLimited { has_token: false, .. } => {
+        HubError::BadToken | HubError::NoAccess { .. } | HubError::RateLimited { has_token: false, .. } => {
             Some("HF_TOKEN, or the file that `hf auth login` writes, holds the token")
         }
         HubError::BadEndpoint { .. } | HubError::BadAnswer { .. } => Some("HF_ENDPOINT sets the address"),

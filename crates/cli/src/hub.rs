@@ -176,6 +176,7 @@ fn will_run(hub: &Hub, listing: &Listing, choice: &Choice) -> Result<()> {
 /// Downloads with a progress bar if a person is watching.
 pub fn with_bar(hub: &Hub, plan: &Plan, flow: impl Fn() -> ControlFlow<()>) -> Result<PathBuf, HubError> {
     let bar = ByteBar::new("downloading", plan.bytes());
+    bar.starts_at(plan.bytes() - plan.missing_bytes());
     let mut have: Vec<u64> = plan.files.iter().map(|file| file.have).collect();
     let path = hub.pull(plan, &mut |event| {
         match &event {
@@ -201,7 +202,7 @@ fn say(event: PullEvent<'_>) -> ControlFlow<()> {
         PullEvent::Waiting { why, seconds } => {
             put_note(format_args!("note: {why}; trying again in {seconds} s"));
         }
-        PullEvent::Idle | PullEvent::Progress { .. } | PullEvent::Done { .. } => {}
+        PullEvent::Idle | PullEvent::Progress { .. } => {}
     }
     ControlFlow::Continue(())
 }

@@ -391,6 +391,8 @@ fn refusals_name_the_model_and_the_remedy() {
     assert!(refused.contains(REPO) && refused.contains("check the network"), "{refused}");
     let refused = refusal(&mirror.command(&["pull", REPO]).env("HF_HUB_OFFLINE", "1").output().unwrap());
     assert!(refused.contains("HF_HUB_OFFLINE"), "{refused}");
+    let refused = refusal(&mirror.command(&["pull", REPO]).env("HF_TOKEN", "a b").output().unwrap());
+    assert!(refused.contains("the token holds spaces") && refused.contains("HF_TOKEN"), "{refused}");
     let refused = refusal(&mirror.command(&["pull", REPO]).env("HF_ENDPOINT", "hub").output().unwrap());
     assert!(refused.contains("`hub`") && refused.contains("HF_ENDPOINT"), "{refused}");
 
@@ -445,6 +447,16 @@ fn a_download_is_offered_and_only_a_yes_begins_it() {
     let said = ask("y\n").unwrap();
     assert!(said.contains("42"), "{said}");
     assert_eq!(std::fs::read(mirror.snapshot(GGUF)).unwrap(), gguf);
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_named_with_the_file() {
+    let noise = Noise::new(Habits::default());
+    std::fs::create_dir_all(noise.mirror.cached()).unwrap();
+    // Root may write anywhere, but not into a folder that is a file.
+    std::fs::create_dir_all(noise.incomplete()).unwrap();
+    let refused = refusal(&noise.pull());
+    assert!(refused.starts_with("m-Q8_0.gguf of org/tiny: cannot write "), "{refused}");
 }
 
 #[test]

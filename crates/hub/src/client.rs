@@ -142,7 +142,7 @@ impl Client {
         let endpoint = endpoint.trim_end_matches('/');
         let origin = origin(endpoint).ok_or_else(|| bad("is no http or https address"))?;
         if token.as_ref().is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())) {
-            return Err(bad("needs a token without spaces and line breaks"));
+            return Err(HubError::BadToken);
         }
         let config = Agent::config_builder()
             .http_status_as_error(false)

@@ -33,10 +33,7 @@ pub fn download(
         };
         let began_at = partial.have();
         transfer(client, target, file, &mut partial, on_event)?;
-        let Err(found) = partial.finish(blob)? else {
-            let _ = on_event(PullEvent::Done { file: &file.path });
-            return Ok(());
-        };
+        let Err(found) = partial.finish(blob)? else { return Ok(()) };
         // Bytes of an earlier attempt may have been damaged since; those that came just now are what the hub gives.
         if began_at == 0 || was_wrong {
             let (what, expected) = (target.what.clone(), file.checksum.digits().to_owned());

@@ -27,6 +27,9 @@ pub enum HubError {
         /// What is wrong with it.
         problem: &'static str,
     },
+    /// A token that cannot be sent.
+    #[error("the token holds spaces, line breaks or other characters that no token has; log in again")]
+    BadToken,
     /// 401 or 403.
     #[error("{}", no_access(what, page, *status, *has_token))]
     NoAccess {
@@ -173,6 +176,14 @@ pub enum HubError {
         /// Why not.
         source: io::Error,
     },
+    /// The system refused while a file was downloaded.
+    #[error("{what}: {source}")]
+    File {
+        /// The file.
+        what: String,
+        /// What the system said.
+        source: Box<HubError>,
+    },
     /// Another program is at it.
     #[error("{repo} is being downloaded by another program; wait until it is done")]
     Busy {
@@ -208,6 +219,14 @@ impl HubError {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> HubError {
         let path = path.to_owned();
         move |source| HubError::Io { action, path, source }
+    }
+
+    /// The same error, with the file it is about where it has only a path in the cache.
+    pub(crate) fn of(self, what: &str) -> HubError {
+        match self {
+            HubError::Io { .. } => HubError::File { what: what.to_owned(), source: Box::new(self) },
+            other => other,
+        }
     }
 }
 

@@ -23,9 +23,4 @@ pub enum PullEvent<'e> {
         /// Its bytes in all.
         total: u64,
     },
-    /// A file is complete and its checksum is right.
-    Done {
-        /// The file.
-        file: &'e str,
-    },
 }

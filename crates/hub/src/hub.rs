@@ -147,7 +147,8 @@ impl Hub {
                 let target = self.target_of((&plan.repo, &plan.commit), &file.path, true);
                 let blob = self.cache.blob(&plan.repo, &file.checksum);
                 let lock = self.cache.lock(&plan.repo, &file.checksum);
-                download(&self.client, &target, file, (&blob, &lock), on_event)?;
+                download(&self.client, &target, file, (&blob, &lock), on_event)
+                    .map_err(|error| error.of(&target.what))?;
             }
             self.cache.link(&plan.repo, &plan.commit, &file.path, &file.checksum)?;
         }

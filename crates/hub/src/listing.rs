@@ -120,6 +120,31 @@ mod tests {
     }
 
     #[test]
+    fn no_listing_whatever_breaks_the_reader() {
+        let file = json!({"rfilename": "a/b-Q4_K_M-00001-of-00002.gguf", "lfs": {"sha256": "0", "size": 9}});
+        let text = json!({"sha": "c0ffee0", "siblings": [file, {"rfilename": "config.json"}]}).to_string();
+        let mut state = 7u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as usize % below
+        };
+        let mut read = 0;
+        for _ in 0..20_000 {
+            let mut bytes = text.clone().into_bytes();
+            for _ in 0..=random(3) {
+                let at = random(bytes.len());
+                bytes[at] = b"\"\\/.:-_0Q{}[],x"[random(15)];
+            }
+            let Ok(text) = String::from_utf8(bytes) else { continue };
+            let Ok(listing) = Listing::parse(&"a/b".parse().unwrap(), &text) else { continue };
+            read += 1;
+            assert!(listing.files.iter().all(|file| is_safe_path(&file.path)), "{text}");
+            let _ = listing.choices();
+        }
+        assert!(read > 1000, "{read}");
+    }
+
+    #[test]
     fn a_repository_without_weights_says_what_it_has() {
         let listing =
             parse(&json!({"sha": "c0ffee0", "siblings": [{"rfilename": "pytorch_model.bin"}]})).unwrap();
