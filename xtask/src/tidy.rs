@@ -24,6 +24,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("runtime", &["tensor", "checkpoint", "kernel", "graph", "model", "engine", "text"]),
     ("convert", &["tensor", "checkpoint", "kernel", "graph", "model", "engine", "text", "runtime"]),
     ("server", &["kernel", "model", "engine", "text", "runtime"]),
+    ("hub", &["checkpoint"]),
     ("testkit", &["tensor", "kernel"]),
     (
         "cli",
@@ -40,6 +41,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "runtime",
             "convert",
             "server",
+            "hub",
             "testkit",
         ],
     ),

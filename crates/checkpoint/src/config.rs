@@ -25,6 +25,16 @@ pub struct ConfigFiles {
 }
 
 impl ConfigFiles {
+    /// Every file that is asked for.
+    pub const NAMES: [&str; 6] = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer_config.json",
+        "hf_quant_config.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+    ];
+
     /// Parses the files of a folder: `text` gives a file's text by its name, `None` where there is no such file.
     /// Only `config.json` has to be there; `folder` is its name in messages.
     pub fn from_texts(
@@ -76,6 +86,20 @@ pub(crate) fn parse_file(path: &Path, text: &str) -> Result<Value, CheckpointErr
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn no_other_file_is_asked_for() {
+        let mut asked = Vec::new();
+        ConfigFiles::from_texts(Path::new("folder"), |name| {
+            asked.push(name.to_owned());
+            Ok((name == "config.json").then(|| "{}".to_owned()))
+        })
+        .unwrap();
+        asked.sort();
+        let mut names = ConfigFiles::NAMES;
+        names.sort();
+        assert_eq!(asked, names);
+    }
 
     #[test]
     fn template_as_string_or_list() {

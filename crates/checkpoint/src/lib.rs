@@ -12,6 +12,7 @@
 mod atomic_file;
 mod checkpoint;
 mod config;
+mod disk_space;
 mod error;
 mod from_source;
 mod gguf;
@@ -29,6 +30,7 @@ mod special_file;
 pub use atomic_file::AtomicFile;
 pub use checkpoint::{Checkpoint, Format, Metadata, TensorInfo};
 pub use config::ConfigFiles;
+pub use disk_space::free_bytes;
 pub use error::CheckpointError;
 pub use gguf::{GgufArray, GgufMetadata, GgufTensor, GgufValue, GgufWriter};
 pub use json::{json_f32, json_number, parse_json};

@@ -20,6 +20,11 @@ pub trait ByteSource: Send + Sync {
     /// not. Callers ask for a header at a time, a tensor, or the part of a tensor that belongs together.
     fn read(&self, range: Range<u64>) -> io::Result<Cow<'_, [u8]>>;
 
+    /// Bytes to read at first from a header whose length stands nowhere: many where they cost nothing.
+    fn head_bytes(&self) -> u64 {
+        16 << 20
+    }
+
     /// A hint that the bytes of `range` have been consumed. They stay readable.
     fn release(&self, _range: Range<u64>) {}
 }
@@ -72,6 +77,10 @@ impl SourceFile {
 
     pub(crate) fn size(&self) -> u64 {
         self.source.size()
+    }
+
+    pub(crate) fn head_bytes(&self) -> u64 {
+        self.source.head_bytes()
     }
 
     /// Reads a part of the header.

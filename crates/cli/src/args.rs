@@ -15,7 +15,10 @@ use crate::commands::eval::EvalArgs;
 use crate::commands::explain::ExplainArgs;
 use crate::commands::fit::FitArgs;
 use crate::commands::inspect::InspectArgs;
+use crate::commands::list::ListArgs;
+use crate::commands::pull::PullArgs;
 use crate::commands::quantize::QuantizeArgs;
+use crate::commands::rm::RmArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::synth::SynthArgs;
 use crate::remote::ServerArgs;
@@ -24,13 +27,14 @@ use crate::remote::ServerArgs;
 const EXAMPLES: &str = "\
 Examples:
   mambo run \"Tell me a story\"               answer with the built-in model
-  mambo chat -m model.gguf                  talk to a model of your own
+  mambo pull ORG/NAME:Q4_K_M                download a model from the hub
+  mambo chat -m ORG/NAME                    talk to it, or to a model file of your own
   mambo serve -m model.gguf                 answer other programs over HTTP
   mambo fit nano-30b --quant q4_0           will it fit, and how fast can it be?
   mambo explain -m model.gguf --analyze     where does the time go?
 
-MODEL is a folder with config.json and safetensors files, a .gguf file, or a hub id already on this
-machine. `mambo COMMAND --help` lists the flags of a command; --json prints one JSON object.";
+MODEL is a folder with config.json and safetensors files, a .gguf file, or a model of the hub as
+ORG/NAME or ORG/NAME:QUANT; nothing is downloaded without being asked. `mambo COMMAND --help` lists the flags of a command; --json prints one JSON object.";
 
 /// Runs hybrid language models (Mamba-2, attention, mixture of experts) on your own machine.
 #[derive(Parser)]
@@ -68,13 +72,19 @@ pub enum Command {
     Quantize(QuantizeArgs),
     /// Measure quality: perplexity of a text, divergence from a base model
     Eval(EvalArgs),
+    /// Download a model from the hub
+    Pull(PullArgs),
+    /// List the models of the hub on this machine
+    List(ListArgs),
+    /// Remove a model of the hub from this machine
+    Rm(RmArgs),
 }
 
 /// Which model, and on what.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// A folder, a .gguf file or a hub id already on this machine; the built-in model if left out
+    /// A folder, a .gguf file or a model of the hub such as ORG/NAME:Q4_K_M; the built-in model if left out
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
     /// Most tokens of a conversation, prompt and answer together
@@ -101,7 +111,8 @@ impl ModelArgs {
 /// Which model to describe: weights need not be there.
 #[derive(Args)]
 pub struct NameArgs {
-    /// A folder, a .gguf file, a config.json or a preset such as nano-30b; the built-in model if left out
+    /// A folder, a .gguf file, a config.json, a model of the hub such as ORG/NAME:Q4_K_M or a preset such as
+    /// nano-30b; the built-in model if left out
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     positional: Option<String>,
     /// The same, as commands that run a model take it

@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use anyhow::Result;
 use mambo_convert::ConvertError;
 use mambo_engine::EngineError;
+use mambo_hub::HubError;
 use mambo_runtime::RuntimeError;
 use mambo_text::TextError;
 
@@ -108,7 +109,8 @@ fn hint(cause: &Cause) -> Option<&str> {
     let runtime = || cause.downcast_ref().and_then(runtime_hint);
     let engine = || cause.downcast_ref().and_then(engine_hint);
     let convert = || cause.downcast_ref().and_then(convert_hint);
-    own().or_else(runtime).or_else(engine).or_else(convert)
+    let hub = || cause.downcast_ref().and_then(hub_hint);
+    own().or_else(runtime).or_else(engine).or_else(convert).or_else(hub)
 }
 
 fn runtime_hint(error: &RuntimeError) -> Option<&'static str> {
@@ -159,6 +161,17 @@ fn convert_hint(error: &ConvertError) -> Option<&'static str> {
         ConvertError::DiskFull { .. } => Some("--output says where it goes"),
         ConvertError::Runtime(error) => runtime_hint(error),
         ConvertError::Engine(error) => engine_hint(error),
+        _ => None,
+    }
+}
+
+fn hub_hint(error: &HubError) -> Option<&'static str> {
+    match error {
+        HubError::BadToken | HubError::NoAccess { .. } | HubError::RateLimited { has_token: false, .. } => {
+            Some("HF_TOKEN, or the file that `hf auth login` writes, holds the token")
+        }
+        HubError::BadEndpoint { .. } | HubError::BadAnswer { .. } => Some("HF_ENDPOINT sets the address"),
+        HubError::DiskFull { .. } => Some("HF_HUB_CACHE says where models go"),
         _ => None,
     }
 }

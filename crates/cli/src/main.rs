@@ -12,6 +12,7 @@ mod config_file;
 mod curve;
 mod environment;
 mod hints;
+mod hub;
 mod interrupt;
 mod lines;
 mod log;
@@ -59,6 +60,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Synth(args) => commands::synth::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
         Command::Eval(args) => commands::eval::run(&args),
+        Command::Pull(args) => commands::pull::run(&args),
+        Command::List(args) => commands::list::run(&args),
+        Command::Rm(args) => commands::rm::run(&args),
     }
 }
 

@@ -11,11 +11,7 @@ use mambo_runtime::{Described, Engine, LoadEvent, LoadOptions, Model, OpenOption
 
 use crate::progress::ByteBar;
 use crate::terminal::put_note;
-use crate::{builtin, environment};
-
-fn options() -> OpenOptions {
-    OpenOptions { hub_cache: environment::hub_cache(), ..OpenOptions::default() }
-}
+use crate::{builtin, hub};
 
 /// The model of that name, or the built-in one.
 pub fn model(name: Option<&str>) -> Result<Model> {
@@ -23,7 +19,7 @@ pub fn model(name: Option<&str>) -> Result<Model> {
         None => Model::from_bytes(builtin::NAME, builtin::BYTES)?,
         Some(name) => {
             refuse_preset(name)?;
-            Model::open(name, &options())?
+            Model::open(hub::located(name)?, &OpenOptions::default())?
         }
     })
 }
@@ -43,13 +39,21 @@ fn refuse_preset(name: &str) -> Result<()> {
 pub fn described(name: Option<&str>) -> Result<Described> {
     Ok(match name {
         None => Described::of(model(None)?),
-        Some(name) => Described::open(name, &options())?,
+        Some(name) => Described::open(&hub::located_metadata(name)?.to_string_lossy())?,
     })
+}
+
+/// The same, of the headers that a hub has of a model that is not on this machine.
+pub fn described_anywhere(name: Option<&str>) -> Result<Described> {
+    match name.map(hub::remote_headers).transpose()?.flatten() {
+        Some(headers) => Ok(Described::of(Model::of(headers)?)),
+        None => described(name),
+    }
 }
 
 /// The files alone, whatever model is in them.
 pub fn files(name: &str) -> Result<Checkpoint> {
-    Ok(open_checkpoint(name, &OpenOptions { metadata_only: true, ..options() })?)
+    Ok(open_checkpoint(hub::located_metadata(name)?, &OpenOptions { metadata_only: true })?)
 }
 
 /// The backend for so many threads; all cores if left out.

@@ -17,6 +17,17 @@ impl ByteBar {
         ByteBar(bar)
     }
 
+    /// Begins with what was done before, which says nothing about speed.
+    pub fn starts_at(&self, done: u64) {
+        self.0.set_position(done);
+        self.0.reset_eta();
+    }
+
+    /// Says what comes now.
+    pub fn now(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+
     /// Moves the bar.
     pub fn at(&self, done: u64, total: u64) {
         self.0.set_length(total);

@@ -3,13 +3,14 @@
 
 use std::path::Path;
 
+use mambo_checkpoint::free_bytes;
 use mambo_engine::human_bytes;
 
 use crate::ConvertError;
 
 /// Refuses an output of so many bytes where the system says that they do not fit.
 pub(crate) fn check(output: &Path, bytes: u64) -> Result<(), ConvertError> {
-    match free_bytes(output) {
+    match free_beside(output) {
         Some(free) if free < bytes => Err(ConvertError::DiskFull {
             path: output.to_owned(),
             need: human_bytes(bytes),
@@ -20,21 +21,9 @@ pub(crate) fn check(output: &Path, bytes: u64) -> Result<(), ConvertError> {
 }
 
 /// Bytes that may be written beside the output, where the system tells.
-#[cfg(unix)]
-fn free_bytes(output: &Path) -> Option<u64> {
+fn free_beside(output: &Path) -> Option<u64> {
     // A file that is replaced may be a link to another disk; a new one has only its folder.
     let target = output.canonicalize().unwrap_or_else(|_| output.to_owned());
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let disk = rustix::fs::statvfs(folder).ok()?;
-    // File systems that count nothing say that they have no blocks at all.
-    if disk.f_blocks == 0 {
-        return None;
-    }
-    disk.f_bavail.checked_mul(disk.f_frsize)
-}
-
-/// Not asked for here: the write itself fails, and leaves nothing behind.
-#[cfg(not(unix))]
-fn free_bytes(_output: &Path) -> Option<u64> {
-    None
+    free_bytes(folder)
 }

@@ -28,8 +28,8 @@ pub struct TypeTable {
 }
 
 impl Described {
-    /// Opens a path, a hub id or a preset; weights need not be there.
-    pub fn open(name: &str, options: &OpenOptions) -> Result<Described, RuntimeError> {
+    /// Opens a path or a preset; weights need not be there.
+    pub fn open(name: &str) -> Result<Described, RuntimeError> {
         if !Path::new(name).exists() {
             if let Ok(preset) = Preset::named(name) {
                 return Ok(Described {
@@ -43,8 +43,7 @@ impl Described {
                 return Err(RuntimeError::UnknownPreset { name: name.to_owned(), known: known.join(", ") });
             }
         }
-        let options = OpenOptions { metadata_only: true, ..options.clone() };
-        Ok(Described::of(Model::open(name, &options)?))
+        Ok(Described::of(Model::open(name, &OpenOptions { metadata_only: true })?))
     }
 
     /// A model that is open already.

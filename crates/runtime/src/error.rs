@@ -48,14 +48,6 @@ pub enum RuntimeError {
         /// What is wrong with it.
         source: EngineError,
     },
-    /// Neither a path nor a hub id that was downloaded.
-    #[error(
-        "there is no file or folder `{name}`, and no model of that id in the local hub cache; download it first or give a path"
-    )]
-    NotFound {
-        /// What was asked for.
-        name: String,
-    },
     /// Neither a path nor a preset.
     #[error("there is no file, folder or preset `{name}`; the presets are {known}")]
     UnknownPreset {

@@ -16,7 +16,6 @@ mod described;
 mod error;
 mod generate;
 pub mod gguf_text;
-mod hub;
 mod load;
 mod model;
 mod pieces;

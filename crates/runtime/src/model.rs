@@ -1,7 +1,7 @@
 //! An open model: files or bytes, their description, their weights by canonical name, their graphs. Loads nothing.
 
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use mambo_checkpoint::Checkpoint;
 use mambo_engine::{ModelGraphs, Weights};
@@ -9,15 +9,12 @@ use mambo_graph::Graph;
 use mambo_kernel::{KvScale, WeightSource};
 use mambo_model::{BuildOptions, ModelSpec, WeightTable, bind, describe};
 
-use crate::hub;
 use crate::load::DEFAULT_CONTEXT;
 use crate::{ModelText, RuntimeError};
 
 /// How a model is opened.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// The folder of the hub's downloads, where names such as `owner/model` are looked for.
-    pub hub_cache: Option<PathBuf>,
     /// Be content with metadata where weights are missing: enough to describe a model, not to load it.
     pub metadata_only: bool,
 }
@@ -41,17 +38,16 @@ pub struct Graphs {
     pub mtp: Option<(Graph, Graph)>,
 }
 
-/// Opens files without asking which model is in them: a path, or a hub id.
-pub fn open_checkpoint(name: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkpoint, RuntimeError> {
-    let path = hub::resolve(name.as_ref(), options.hub_cache.as_deref())?;
+/// Opens files without asking which model is in them.
+pub fn open_checkpoint(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkpoint, RuntimeError> {
     let open = if options.metadata_only { Checkpoint::open_metadata } else { Checkpoint::open };
-    Ok(open(&path)?)
+    Ok(open(path.as_ref())?)
 }
 
 impl Model {
-    /// Opens a folder, a `.gguf` file or a hub id that was downloaded before.
-    pub fn open(name: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, RuntimeError> {
-        Model::of(open_checkpoint(name, options)?)
+    /// Opens a folder or a `.gguf` file.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, RuntimeError> {
+        Model::of(open_checkpoint(path, options)?)
     }
 
     /// Opens a file that is part of the program; `name` stands for the path in messages.

@@ -152,7 +152,7 @@ fn loading_says_how_far_it_is() {
 #[test]
 fn errors_say_what_to_do_without_flags() {
     let missing = Model::open("someone/some-model", &OpenOptions::default());
-    assert!(matches!(missing, Err(RuntimeError::NotFound { .. })));
+    assert!(matches!(missing, Err(RuntimeError::Checkpoint(_))));
     let model = open();
     let refused = |options: &LoadOptions| {
         let backend = Box::new(CpuBackend::new(CpuOptions::default()).unwrap());

@@ -15,10 +15,6 @@ const MIN_ENTRY_BYTES: u64 = 8 + 4 + 1;
 /// The smallest entry of the tensor list: an empty name, a rank, a type and an offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 
-/// Bytes read at first: a header, whose length stands nowhere, is rarely longer. Nothing is copied where the file
-/// is in memory.
-const HEAD_BYTES: u64 = 16 << 20;
-
 /// Whether a file begins as a GGUF file does.
 pub(crate) fn is_gguf(file: &SourceFile) -> Result<bool, CheckpointError> {
     let bytes = MAGIC.len() as u64;
@@ -30,12 +26,13 @@ pub(crate) fn read(
     file: &SourceFile,
     index: usize,
 ) -> Result<(GgufMetadata, Vec<TensorInfo>), CheckpointError> {
-    let mut head_bytes = HEAD_BYTES;
+    // The length of a header stands nowhere: what was read twice is parsed twice.
+    let mut head_bytes = file.head_bytes().max(1);
     loop {
         let head = file.read(0..head_bytes.min(file.size()))?;
         let mut cursor = Cursor::new(file.name(), &head, file.size());
         match read_head(&mut cursor, index) {
-            Err(_) if cursor.left_the_head() => head_bytes = head_bytes.saturating_mul(4),
+            Err(_) if cursor.left_the_head() => head_bytes = head_bytes.saturating_mul(2),
             result => return result,
         }
     }

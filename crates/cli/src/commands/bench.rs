@@ -59,8 +59,8 @@ struct Measurement {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
     check(args)?;
-    let types = open::described(args.model.model.as_deref())?.types()?;
     let model = open::model(args.model.model.as_deref())?;
+    let types = open::described(args.model.model.as_deref())?.types()?;
     let start = Instant::now();
     let (mut engine, threads) = load(args, &model)?;
     let load_seconds = start.elapsed().as_secs_f64();

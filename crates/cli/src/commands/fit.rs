@@ -77,7 +77,7 @@ impl TokenBytes {
 
 /// Runs the command.
 pub fn run(args: &FitArgs) -> Result<()> {
-    let described = open::described(args.model.name())?;
+    let described = open::described_anywhere(args.model.name())?;
     let types = match &args.quant {
         None => described.types()?,
         Some(name) => with_hint(quantised(name, &described.spec), about_types, || {

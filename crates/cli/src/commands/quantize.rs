@@ -26,7 +26,7 @@ use crate::text_file::TextFile;
 /// `mambo quantize`
 #[derive(Args)]
 pub struct QuantizeArgs {
-    /// A folder, a .gguf file or a hub id already on this machine; the built-in model if left out
+    /// A folder, a .gguf file or a model of the hub such as ORG/NAME:Q4_K_M; the built-in model if left out
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<String>,
     /// The output.
