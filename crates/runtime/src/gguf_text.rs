@@ -10,11 +10,14 @@ const PRE: &str = "tokenizer.ggml.pre";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
+const SCORES: &str = "tokenizer.ggml.scores";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 const PADDING: &str = "tokenizer.ggml.padding_token_id";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
+const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 const TEMPERATURE: &str = "general.sampling.temp";
 const TOP_P: &str = "general.sampling.top_p";
@@ -35,11 +38,14 @@ pub fn vocabulary(metadata: &GgufMetadata) -> Result<GgufVocabulary, CheckpointE
         tokens: strings(TOKENS)?,
         token_types: types.into_iter().map(|t| t as i32).collect(),
         merges: strings(MERGES)?,
+        scores: metadata.f32s(SCORES)?.unwrap_or_default().to_vec(),
         bos: metadata.u32(BOS)?,
         eos: metadata.u32(EOS)?,
         unk: metadata.u32(UNKNOWN)?,
         pad: metadata.u32(PADDING)?,
         add_bos: metadata.bool(ADD_BOS)?,
+        add_eos: metadata.bool(ADD_EOS)?,
+        add_space_prefix: metadata.bool(ADD_SPACE_PREFIX)?,
     })
 }
 
@@ -62,10 +68,17 @@ pub fn sampling(metadata: &GgufMetadata) -> SamplingParams {
 /// Sets the vocabulary.
 pub fn set_vocabulary(metadata: &mut GgufMetadata, vocabulary: GgufVocabulary) {
     metadata.set(MODEL, vocabulary.model);
-    metadata.set(PRE, vocabulary.pre);
+    if !vocabulary.pre.is_empty() {
+        metadata.set(PRE, vocabulary.pre);
+    }
     metadata.set(TOKENS, vocabulary.tokens);
     metadata.set(TOKEN_TYPES, vocabulary.token_types);
-    metadata.set(MERGES, vocabulary.merges);
+    if !vocabulary.merges.is_empty() {
+        metadata.set(MERGES, vocabulary.merges);
+    }
+    if !vocabulary.scores.is_empty() {
+        metadata.set(SCORES, vocabulary.scores);
+    }
     let ids =
         [(BOS, vocabulary.bos), (EOS, vocabulary.eos), (UNKNOWN, vocabulary.unk), (PADDING, vocabulary.pad)];
     for (key, id) in ids {
@@ -73,8 +86,15 @@ pub fn set_vocabulary(metadata: &mut GgufMetadata, vocabulary: GgufVocabulary) {
             metadata.set(key, id);
         }
     }
-    if let Some(add_bos) = vocabulary.add_bos {
-        metadata.set(ADD_BOS, add_bos);
+    let flags = [
+        (ADD_BOS, vocabulary.add_bos),
+        (ADD_EOS, vocabulary.add_eos),
+        (ADD_SPACE_PREFIX, vocabulary.add_space_prefix),
+    ];
+    for (key, flag) in flags {
+        if let Some(flag) = flag {
+            metadata.set(key, flag);
+        }
     }
 }
 

@@ -15,8 +15,9 @@ pub struct TokenPieces {
 impl TokenPieces {
     /// For an answer in this style; the tools' schemas give arguments their types.
     pub fn new(text: &ModelText, style: OutputStyle, tools: &[Value]) -> TokenPieces {
+        let detokenizer = Detokenizer::keeping(text.tokenizer(), &style.markers());
         TokenPieces {
-            detokenizer: Detokenizer::keeping(text.tokenizer(), &style.markers()),
+            detokenizer: if style.is_turn { detokenizer.beginning() } else { detokenizer },
             parser: OutputParser::new(style, tools, ParseOptions::default()),
             stop_tokens: text.stop_tokens().to_vec(),
         }

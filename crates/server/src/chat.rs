@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mambo_engine::{Request, SamplingParams};
 use mambo_runtime::{ChatRequest, Prompt};
+use mambo_text::CallDialect;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -105,7 +106,8 @@ impl Service {
         let (mut prompt, turn_end) = self.text.chat_with_history(request)?;
         if prompt.tools.is_empty() {
             // Nobody could answer a call, so none is begun, and what looks like one is text.
-            let open = prompt.style.calls.take().and_then(|tags| self.text.tokenizer().id_of(tags.open));
+            let open = prompt.style.calls.take().and_then(CallDialect::open);
+            let open = open.and_then(|tag| self.text.tokenizer().id_of(tag));
             common.sampling.logit_bias.extend(open.map(|token| (token, f32::NEG_INFINITY)));
         }
         let tokenizer = self.text.tokenizer();

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use axum::body::Bytes;
 use mambo_runtime::Prompt;
-use mambo_text::{CallTags, GgufVocabulary, OutputStyle, Tokenizer};
+use mambo_text::{CallDialect, GgufVocabulary, OutputStyle, Tokenizer};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -61,7 +61,8 @@ pub fn own(bytes: &[u8]) -> bool {
 }
 
 /// Whether bytes are a grammar that compiles, from which tokens are then drawn. The first byte is its form, `0` to
-/// `4`: a JSON schema, a regular expression, Lark, tools whose calls are JSON, tools whose calls are tags.
+/// `4`: a JSON schema, a regular expression, Lark, tools in a dialect that the length of the text chooses, tools whose
+/// calls are blocks of tags.
 pub fn grammar(bytes: &[u8]) -> bool {
     let Some((form, text)) = bytes.split_first() else { return false };
     let Ok(text) = std::str::from_utf8(text) else { return false };
@@ -77,9 +78,13 @@ pub fn grammar(bytes: &[u8]) -> bool {
         2 => format = Format::Lark(text.into()),
         calls => {
             let Some(Value::Array(tools)) = json() else { return false };
-            let tags = CallTags { open: OPEN, close: CLOSE };
-            prompt.style =
-                OutputStyle { calls: Some(tags), tagged_parameters: calls == 4, ..OutputStyle::PLAIN };
+            let dialect = if calls == 4 {
+                CallDialect::Blocks
+            } else {
+                CallDialect::ALL[text.len() % CallDialect::ALL.len()]
+            };
+            let channels = dialect == CallDialect::Harmony;
+            prompt.style = OutputStyle { calls: Some(dialect), channels, ..OutputStyle::PLAIN };
             (prompt.tools, choice) = (tools, ToolChoice::Required);
         }
     }

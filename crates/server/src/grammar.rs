@@ -12,6 +12,7 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use crate::chat::{Format, ToolChoice};
 use crate::error::{ApiError, Kind};
+use crate::grammar_calls::{Calls, compact};
 use crate::grammar_mask::{GrammarMask, Thought};
 
 /// What an answer must look like.
@@ -33,7 +34,7 @@ impl Constraint {
         prompt: &Prompt,
         tokenizer: &Tokenizer,
     ) -> Result<Option<Constraint>, ApiError> {
-        let thought = Thought::of(prompt.style.reasoning);
+        let thought = Thought::of(&prompt.style);
         let constraint = |grammar, field| Ok(Some(Constraint { grammar, field, thought }));
         let names = tool_names(&prompt.tools);
         match choice {
@@ -84,115 +85,6 @@ impl Constraint {
 
 fn tool_names(tools: &[Value]) -> Vec<&str> {
     tools.iter().filter_map(|tool| tool.pointer("/function/name")?.as_str()).collect()
-}
-
-/// Calls of tools in the form that the model's template writes them, as Lark.
-struct Calls {
-    /// What `calls` is.
-    all: String,
-    /// The rules behind it.
-    rules: String,
-}
-
-impl Calls {
-    /// A grammar of calls alone.
-    fn alone(&self) -> String {
-        format!("start: calls\ncalls: {}\n{}", self.all, self.rules)
-    }
-
-    /// A grammar of calls or of JSON after a schema.
-    fn or_json(&self, schema: &Value) -> String {
-        let Calls { all, rules } = self;
-        format!("start: calls | answer\nanswer: %json {}\ncalls: {all}\n{rules}", compact(schema))
-    }
-
-    fn of(prompt: &Prompt, names: &[&str], parallel: bool, tokenizer: &Tokenizer) -> Result<Calls, ApiError> {
-        let Some(tags) = prompt.style.calls else {
-            let message =
-                "this model's chat template has no form for tool calls; use `auto` or another model";
-            return Err(ApiError::field("tool_choice", message));
-        };
-        let quoted = |text: &str| Value::from(text).to_string();
-        // A tag that is a special token is no text: the grammar names it.
-        let is_special = |tag: &str| tokenizer.id_of(tag).is_some_and(|id| tokenizer.is_special(id));
-        let tag = |tag: &str| if is_special(tag) { tag.to_owned() } else { quoted(tag) };
-        let mut rules = Vec::new();
-        let mut choices = Vec::new();
-        for (index, name) in names.iter().enumerate() {
-            let tool = prompt
-                .tools
-                .iter()
-                .find(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(*name));
-            let schema = tool.and_then(|tool| tool.pointer("/function/parameters")).cloned();
-            let schema = schema.filter(Value::is_object).unwrap_or_else(|| json!({"type": "object"}));
-            choices.push(format!("call{index}"));
-            rules.push(if prompt.style.tagged_parameters {
-                xml_call(index, name, &schema, &quoted)
-            } else {
-                format!(
-                    "call{index}: {} args{index} {}\nargs{index}: %json {}\n",
-                    quoted(&format!("\n{{\"name\": {}, \"arguments\": ", quoted(name))),
-                    quoted("}\n"),
-                    compact(&schema),
-                )
-            });
-        }
-        let one = format!("{} ({}) {}", tag(tags.open), choices.join(" | "), tag(tags.close));
-        let all = if parallel { format!("one (\"\\n\" one)*\none: {one}") } else { one };
-        Ok(Calls { all, rules: rules.concat() })
-    }
-}
-
-/// A call whose arguments are tagged parameters: required ones in order, others where the model likes.
-fn xml_call(index: usize, name: &str, schema: &Value, quoted: &dyn Fn(&str) -> String) -> String {
-    let required: Vec<&str> =
-        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let close = quoted("\n</parameter>\n");
-    let mut rule = format!("call{index}: {}", quoted(&format!("\n<function={name}>\n")));
-    let mut definitions = String::new();
-    let root = schema;
-    for (number, (key, schema)) in root["properties"].as_object().into_iter().flatten().enumerate() {
-        let (parameter, value) = (format!("param{index}_{number}"), format!("value{index}_{number}"));
-        rule += &format!(" {parameter}{}", if required.contains(&key.as_str()) { "" } else { "?" });
-        let open = quoted(&format!("<parameter={key}>\n"));
-        let words = schema["enum"].as_array().filter(|words| words.iter().all(Value::is_string));
-        let is_any = ["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"]
-            .iter()
-            .all(|k| schema.get(k).is_none());
-        let is_text = schema["type"] == "string" || is_any;
-        definitions += &match words {
-            Some(words) if is_text || schema.get("type").is_none() => {
-                let words: Vec<String> = words.iter().filter_map(Value::as_str).map(quoted).collect();
-                format!("{parameter}: {open} ({}) {close}\n", words.join(" | "))
-            }
-            // Any text up to the closing tag.
-            _ if is_text => format!("{parameter}: {open} {value}\n{value}[suffix={close}]: /(?s:.*)/\n"),
-            _ => {
-                let schema = compact(&with_definitions(schema, root));
-                format!("{parameter}: {open} {value} {close}\n{value}: %json {schema}\n")
-            }
-        };
-    }
-    format!("{rule} {}\n{definitions}", quoted("</function>\n"))
-}
-
-/// A part of a schema with the definitions that its references lead to.
-fn with_definitions(part: &Value, root: &Value) -> Value {
-    let mut part = part.clone();
-    for key in ["$defs", "definitions"] {
-        if let Some(definitions) = root.get(key) {
-            part[key] = definitions.clone();
-        }
-    }
-    part
-}
-
-/// A schema whose JSON is written in one way: a model that may put blanks anywhere can go on with them for ever.
-fn compact(schema: &Value) -> Value {
-    let mut schema = schema.as_object().cloned().unwrap_or_default();
-    let form = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
-    schema.insert("x-guidance".into(), form);
-    schema.into()
 }
 
 /// A grammar that is ready, at its start.

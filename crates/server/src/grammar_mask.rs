@@ -5,10 +5,7 @@ use std::sync::Mutex;
 
 use llguidance::Matcher;
 use mambo_engine::TokenMask;
-use mambo_text::{ReasoningStart, Tokenizer};
-
-const OPEN: &[u8] = b"<think>";
-const CLOSE: &[u8] = b"</think>";
+use mambo_text::{OutputStyle, ReasoningStart, ThinkTags, Tokenizer};
 
 /// Whether a thought comes before what the grammar describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,17 +13,17 @@ pub(crate) enum Thought {
     /// No.
     None,
     /// The prompt has opened it.
-    Open,
+    Open(ThinkTags),
     /// As the model likes: an opening tag at the very beginning opens it.
-    Optional,
+    Optional(ThinkTags),
 }
 
 impl Thought {
     /// What a prompt leaves open.
-    pub fn of(reasoning: Option<ReasoningStart>) -> Thought {
-        match reasoning {
-            Some(ReasoningStart::Open) => Thought::Open,
-            Some(ReasoningStart::Unknown) => Thought::Optional,
+    pub fn of(style: &OutputStyle) -> Thought {
+        match style.reasoning {
+            Some(ReasoningStart::Open) => Thought::Open(style.think),
+            Some(ReasoningStart::Unknown) => Thought::Optional(style.think),
             Some(ReasoningStart::Closed) | None => Thought::None,
         }
     }
@@ -44,6 +41,9 @@ enum Phase {
 
 struct State {
     matcher: Matcher,
+    /// Around a thought; empty where there is none.
+    open: &'static [u8],
+    close: &'static [u8],
     /// Generated tokens that were looked at.
     seen: usize,
     phase: Phase,
@@ -57,12 +57,14 @@ pub(crate) struct GrammarMask {
 
 impl GrammarMask {
     pub fn new(tokenizer: Tokenizer, matcher: Matcher, thought: Thought) -> GrammarMask {
-        let phase = match thought {
-            Thought::None => Phase::Answer,
-            Thought::Open => Phase::Thinking(Vec::new()),
-            Thought::Optional => Phase::Undecided { bytes: Vec::new(), fits: true },
+        let (phase, tags) = match thought {
+            Thought::None => (Phase::Answer, None),
+            Thought::Open(tags) => (Phase::Thinking(Vec::new()), Some(tags)),
+            Thought::Optional(tags) => (Phase::Undecided { bytes: Vec::new(), fits: true }, Some(tags)),
         };
-        GrammarMask { tokenizer, state: Mutex::new(State { matcher, seen: 0, phase }) }
+        let open = tags.map_or(&b""[..], |tags| tags.open.as_bytes());
+        let close = tags.map_or(&b""[..], |tags| tags.close.as_bytes());
+        GrammarMask { tokenizer, state: Mutex::new(State { matcher, open, close, seen: 0, phase }) }
     }
 }
 
@@ -73,8 +75,8 @@ impl fmt::Debug for GrammarMask {
 }
 
 /// Whether bytes begin an opening tag, or begin with one.
-fn may_open(bytes: &[u8]) -> bool {
-    OPEN.starts_with(bytes) || bytes.starts_with(OPEN)
+fn may_open(open: &[u8], bytes: &[u8]) -> bool {
+    open.starts_with(bytes) || bytes.starts_with(open)
 }
 
 impl State {
@@ -88,8 +90,8 @@ impl State {
             }
             Phase::Undecided { bytes, fits } => {
                 bytes.extend_from_slice(word);
-                if bytes.starts_with(OPEN) {
-                    let rest = bytes[OPEN.len()..].to_vec();
+                if bytes.starts_with(self.open) {
+                    let rest = bytes[self.open.len()..].to_vec();
                     // The grammar begins anew after the thought.
                     let _ = self.matcher.reset();
                     self.phase = Phase::Thinking(rest);
@@ -100,7 +102,7 @@ impl State {
                 if *fits {
                     let _ = self.matcher.consume_token(token);
                 }
-                if !OPEN.starts_with(bytes) {
+                if !self.open.starts_with(bytes) {
                     self.phase = Phase::Answer;
                 }
             }
@@ -109,11 +111,11 @@ impl State {
 
     fn look_for_close(&mut self) {
         let Phase::Thinking(bytes) = &mut self.phase else { return };
-        if bytes.windows(CLOSE.len()).any(|window| window == CLOSE) {
+        if bytes.windows(self.close.len()).any(|window| window == self.close) {
             self.phase = Phase::Answer;
         } else {
             // The tag may end in a later token.
-            let excess = bytes.len().saturating_sub(CLOSE.len());
+            let excess = bytes.len().saturating_sub(self.close.len());
             bytes.drain(..excess);
         }
     }
@@ -127,7 +129,7 @@ impl TokenMask for GrammarMask {
             state.take(token, self.tokenizer.token_bytes(token));
         }
         state.seen = generated.len();
-        let State { matcher, phase, .. } = &mut *state;
+        let State { matcher, phase, open, .. } = &mut *state;
         match phase {
             Phase::Thinking(_) => return mask.fill(u32::MAX),
             Phase::Undecided { fits: false, .. } => mask.fill(0),
@@ -142,7 +144,7 @@ impl TokenMask for GrammarMask {
         if let Phase::Undecided { bytes, .. } = phase {
             for token in 0..self.tokenizer.vocab_size().min(mask.len() * 32) as u32 {
                 let word = self.tokenizer.token_bytes(token);
-                if !word.is_empty() && may_open(&[bytes.as_slice(), word].concat()) {
+                if !word.is_empty() && may_open(open, &[bytes.as_slice(), word].concat()) {
                     mask[token as usize / 32] |= 1 << (token % 32);
                 }
             }
@@ -176,7 +178,7 @@ mod tests {
         let grammars = Grammars::new(tokenizer, text.stop_tokens(), vocabulary);
         let answers = ["<b>7", "<thin>7", "7"];
         let thoughts = ["<think></think>", "<think>so, < 7 <think> 7\n</think>", "<think>é</thin></think>"];
-        for thought in [Thought::None, Thought::Optional] {
+        for thought in [Thought::None, Thought::Optional(OutputStyle::PLAIN.think)] {
             // The grammar's own beginning is that of the tag, so that both stay possible for a while.
             let check = |text: &str| {
                 // Whole tokens, and one token for each byte: tags may come in pieces.
@@ -190,7 +192,7 @@ mod tests {
             for answer in answers {
                 assert_eq!(check(answer), [true; 2], "{thought:?} {answer}");
                 for before in thoughts.iter().filter(|before| before.is_ascii()) {
-                    let may = thought == Thought::Optional;
+                    let may = thought != Thought::None;
                     assert_eq!(check(&format!("{before}{answer}")), [may; 2], "{thought:?} {before}{answer}");
                 }
             }

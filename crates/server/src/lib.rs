@@ -16,6 +16,7 @@ mod error;
 pub mod fuzzing;
 mod generation;
 mod grammar;
+mod grammar_calls;
 mod grammar_mask;
 mod http;
 mod info;

@@ -15,19 +15,22 @@ pub enum Specials {
     HideExcept(Vec<u32>),
 }
 
-/// Turns a stream of ids into text. The concatenation of all pieces equals decoding all ids at once.
+/// Turns a stream of ids into text. The concatenation of all pieces equals decoding all ids at once, but for
+/// the space that some tokenizers put before a text: unless told that the text begins here, it stays.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     tokenizer: Tokenizer,
     specials: Specials,
     /// The start of a character whose other bytes have not come yet.
     pending: Vec<u8>,
+    /// Nothing was shown yet of a text that begins here.
+    at_start: bool,
 }
 
 impl Detokenizer {
     /// A stream for one answer.
     pub fn new(tokenizer: &Tokenizer, specials: Specials) -> Self {
-        Self { tokenizer: tokenizer.clone(), specials, pending: Vec::new() }
+        Self { tokenizer: tokenizer.clone(), specials, pending: Vec::new(), at_start: false }
     }
 
     /// A stream that hides special tokens except the given texts, such as `<think>`; texts that are
@@ -37,12 +40,22 @@ impl Detokenizer {
         Self::new(tokenizer, Specials::HideExcept(ids))
     }
 
+    /// The ids are a text of their own and do not go on with another: a space that encoding puts before every
+    /// text is none of it.
+    pub fn beginning(mut self) -> Self {
+        self.at_start = self.tokenizer.prefixes_space();
+        self
+    }
+
     /// The text that is complete with this id; often empty inside a character of several tokens.
     pub fn push(&mut self, id: u32) -> String {
         if self.hides(id) {
             return String::new();
         }
-        self.pending.extend_from_slice(self.tokenizer.token_bytes(id));
+        let bytes = self.tokenizer.token_bytes(id);
+        let cut = usize::from(self.at_start && bytes.starts_with(b" "));
+        self.at_start &= bytes.is_empty();
+        self.pending.extend_from_slice(&bytes[cut..]);
         let (text, used) = decode_complete(&self.pending);
         self.pending.drain(..used);
         text

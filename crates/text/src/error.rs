@@ -13,8 +13,8 @@ pub enum TextError {
         /// What is wrong, and where.
         detail: String,
     },
-    /// `tokenizer.json` describes a kind of tokenizer that is not byte-level BPE.
-    #[error("tokenizer.json: `{field}` is {found}, but only byte-level BPE is supported")]
+    /// `tokenizer.json` describes a kind of tokenizer that is neither byte-level BPE nor SentencePiece BPE.
+    #[error("tokenizer.json: `{field}` is {found}, but only BPE, byte-level or SentencePiece, is supported")]
     UnsupportedTokenizer {
         /// The field that decides.
         field: &'static str,

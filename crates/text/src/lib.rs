@@ -19,6 +19,9 @@ pub mod tokenizer;
 
 pub use detokenizer::{Detokenizer, Specials};
 pub use error::{Result, TextError};
-pub use parse::{Answer, CallTags, Event, OutputParser, OutputStyle, ParseOptions, ReasoningStart};
+pub use parse::{
+    Answer, Arguments, CallDialect, Calls, Event, OutputParser, OutputStyle, ParseOptions, ReasoningStart,
+    ThinkTags,
+};
 pub use template::{ChatRequest, ChatTemplate, clock};
 pub use tokenizer::{GgufVocabulary, Tokenizer};

@@ -3,7 +3,7 @@
 //!
 //! The rules, which hold for any cut of the text into pieces:
 //!
-//! - Reasoning ends at `</think>`, or at a tool call when the model forgets the tag. Newlines around it
+//! - Reasoning ends at its closing tag, or at a tool call when the model forgets the tag. Newlines around it
 //!   are dropped.
 //! - Text that looks like the start of a call is held until the call is complete. A call that turns out
 //!   broken or unfinished is given back as content, character by character: no text is lost but the tags
@@ -21,17 +21,21 @@
 //! assert_eq!(parser.finish(), []);
 //! ```
 
-mod call;
+mod dialects;
+mod extent;
+mod harmony;
 mod schema;
 mod style;
+mod tagged;
 mod tags;
 
 use serde_json::Value;
 
-use call::{Body, Opening};
+pub use dialects::{Arguments, CallDialect, Calls};
+use harmony::HarmonyParser;
 use schema::Tools;
-pub use style::{CallTags, OutputStyle, ReasoningStart};
-use tags::{THINK_CLOSE, THINK_OPEN};
+pub use style::{OutputStyle, ReasoningStart, ThinkTags};
+use tagged::TagParser;
 
 /// A piece of the answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,74 +71,69 @@ pub struct Answer {
     pub tool_calls: Vec<(String, Value)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Reasoning,
-    Content,
-    /// Inside a call: whitespace of this many bytes, then the opening tag, start the buffer.
-    Call {
-        lead_bytes: usize,
-    },
-}
-
 /// Splits one answer. Feed it text as it comes; every piece returns the events that are certain by then.
 #[derive(Clone, Debug)]
 pub struct OutputParser {
-    style: OutputStyle,
-    tools: Tools,
+    inner: Inner,
     options: ParseOptions,
-    state: State,
-    /// Text not yet given out.
-    buffer: String,
-    /// Up to where a call in the buffer was searched for its end.
-    searched_bytes: usize,
-    /// Leading newlines are to be skipped: right after a tag.
-    fresh: bool,
     /// Some content or a call was given out.
     answered: bool,
-    called: bool,
-    reasoning_begun: bool,
     /// The reasoning so far, kept only for `force_nonempty_content`.
     reasoning: String,
-    events: Vec<Event>,
+}
+
+#[derive(Clone, Debug)]
+enum Inner {
+    Tags(TagParser),
+    Channels(HarmonyParser),
 }
 
 impl OutputParser {
     /// A parser for one answer in `style`; `tools` are those of the request, whose schemas give the
     /// arguments their types.
     pub fn new(style: OutputStyle, tools: &[Value], options: ParseOptions) -> Self {
-        let in_reasoning = style.reasoning == Some(ReasoningStart::Open);
-        Self {
-            style,
-            tools: Tools::new(tools),
-            options,
-            state: if in_reasoning { State::Reasoning } else { State::Content },
-            buffer: String::new(),
-            searched_bytes: 0,
-            fresh: in_reasoning,
-            answered: false,
-            called: false,
-            reasoning_begun: false,
-            reasoning: String::new(),
-            events: Vec::new(),
-        }
+        let tools = Tools::new(tools);
+        let inner = match style.channels {
+            true => Inner::Channels(HarmonyParser::new(style, tools)),
+            false => Inner::Tags(TagParser::new(style, tools)),
+        };
+        Self { inner, options, answered: false, reasoning: String::new() }
     }
 
     /// Takes more text; returns what is certain now.
     pub fn push(&mut self, text: &str) -> Vec<Event> {
-        self.buffer.push_str(text);
-        while self.advance(false) {}
-        Event::merge(std::mem::take(&mut self.events))
+        let events = match &mut self.inner {
+            Inner::Tags(parser) => parser.push(text),
+            Inner::Channels(parser) => parser.push(text),
+        };
+        self.note(events)
     }
 
     /// The end of the answer: returns the rest. The parser is not to be used again.
     pub fn finish(&mut self) -> Vec<Event> {
-        while self.advance(true) {}
+        let events = match &mut self.inner {
+            Inner::Tags(parser) => parser.finish(),
+            Inner::Channels(parser) => parser.finish(),
+        };
+        let mut events = self.note(events);
         if self.options.force_nonempty_content && !self.answered && !self.reasoning.is_empty() {
-            let reasoning = std::mem::take(&mut self.reasoning);
-            self.events.push(Event::Content(reasoning));
+            events.push(Event::Content(std::mem::take(&mut self.reasoning)));
         }
-        Event::merge(std::mem::take(&mut self.events))
+        Event::merge(events)
+    }
+
+    fn note(&mut self, events: Vec<Event>) -> Vec<Event> {
+        for event in &events {
+            match event {
+                Event::Reasoning(text) if self.options.force_nonempty_content => {
+                    self.reasoning.push_str(text)
+                }
+                Event::Reasoning(_) => {}
+                Event::Content(text) => self.answered |= !tags::is_blank(text),
+                Event::ToolCall { .. } => self.answered = true,
+            }
+        }
+        Event::merge(events)
     }
 
     /// Parses an answer that is already complete. Under `force_nonempty_content` reasoning that became the
@@ -155,151 +154,6 @@ impl OutputParser {
             answer.reasoning.clear();
         }
         answer
-    }
-
-    /// One step over the buffer; false when more text is needed, or at the end none is left.
-    fn advance(&mut self, at_end: bool) -> bool {
-        match self.state {
-            State::Call { lead_bytes } => self.advance_call(lead_bytes, at_end),
-            State::Reasoning | State::Content => self.advance_text(at_end),
-        }
-    }
-
-    fn advance_text(&mut self, at_end: bool) -> bool {
-        if self.fresh {
-            let newlines = self.buffer.len() - self.buffer.trim_start_matches(['\n', '\r']).len();
-            self.buffer.drain(..newlines);
-            self.fresh = self.buffer.is_empty();
-        }
-        let known = self.style.tags();
-        let Some((at, tag)) = tags::find_first(&self.buffer, &known) else {
-            self.give_certain_text(&known, at_end);
-            return false;
-        };
-        let after = at + tag.len();
-        match (self.state, tag) {
-            (State::Reasoning, THINK_CLOSE) => {
-                self.give(at, true);
-                self.skip(tag);
-                self.state = State::Content;
-                self.fresh = true;
-            }
-            (State::Reasoning, THINK_OPEN) if !self.reasoning_begun && tags::is_blank(&self.buffer[..at]) => {
-                self.buffer.drain(..after);
-                self.fresh = true;
-            }
-            (_, THINK_CLOSE) if !self.answered && tags::is_blank(&self.buffer[..at]) => {
-                self.buffer.drain(..after);
-                self.fresh = true;
-            }
-            (_, THINK_CLOSE) => {
-                self.give(at, false);
-                self.skip(tag);
-            }
-            (_, THINK_OPEN) if self.opens_late(at) => {
-                self.buffer.drain(..after);
-                self.state = State::Reasoning;
-                self.fresh = true;
-            }
-            (_, THINK_OPEN) => self.give(after, false),
-            _ => match call::looks_like_call(&self.buffer[after..]) {
-                Opening::No => self.give(after, false),
-                Opening::Unknown if !at_end => {
-                    // The call may still come: what is before it can go, the tag must wait.
-                    let text = self.buffer[..at].trim_end().len();
-                    self.give(text, false);
-                    return false;
-                }
-                Opening::Yes | Opening::Unknown => {
-                    let text = self.buffer[..at].trim_end().len();
-                    self.give(text, false);
-                    self.state = State::Call { lead_bytes: at - text };
-                    self.searched_bytes = at - text + tag.len();
-                }
-            },
-        }
-        true
-    }
-
-    /// Whether a `<think>` in content opens the reasoning after all: the first thing the model says.
-    fn opens_late(&self, at: usize) -> bool {
-        self.state == State::Content
-            && self.style.reasoning == Some(ReasoningStart::Unknown)
-            && !self.answered
-            && tags::is_blank(&self.buffer[..at])
-    }
-
-    /// No tag in the buffer: gives out what cannot be the start of one, nor blanks before one.
-    fn give_certain_text(&mut self, known: &[&str], at_end: bool) {
-        if !at_end {
-            let text = tags::certain_len(&self.buffer, known);
-            self.give(self.buffer[..text].trim_end().len(), false);
-        } else if self.called && tags::is_blank(&self.buffer) {
-            self.buffer.clear();
-        } else {
-            self.give(self.buffer.len(), false);
-        }
-    }
-
-    fn advance_call(&mut self, lead_bytes: usize, at_end: bool) -> bool {
-        let Some(tags) = self.style.calls else { return false };
-        let body_at = lead_bytes + tags.open.len();
-        let Some(found) = self.buffer[self.searched_bytes..].find(tags.close) else {
-            if at_end {
-                self.give_back(body_at);
-                return true;
-            }
-            // The closing tag may begin in the last bytes.
-            self.searched_bytes = tags::certain_len(&self.buffer, &[tags.close]).max(body_at);
-            return false;
-        };
-        let close_at = self.searched_bytes + found;
-        match call::parse(&self.buffer[body_at..close_at], &self.tools) {
-            Body::Calls(calls) => {
-                self.buffer.drain(..close_at + tags.close.len());
-                for (name, arguments) in calls {
-                    self.events.push(Event::ToolCall { name, arguments });
-                }
-                (self.answered, self.called, self.fresh) = (true, true, true);
-                self.state = State::Content;
-            }
-            Body::Unfinished => self.searched_bytes = close_at + tags.close.len(),
-            Body::Broken => self.give_back(body_at),
-        }
-        true
-    }
-
-    /// The held text is no call: its opening tag becomes content and the rest is read again, since a good
-    /// call may follow inside it.
-    fn give_back(&mut self, body_at: usize) {
-        self.state = State::Content;
-        self.fresh = false;
-        self.give(body_at, false);
-    }
-
-    /// Gives out the first `len` bytes of the buffer, with `trimmed` without the blanks at their end.
-    fn give(&mut self, len: usize, trimmed: bool) {
-        let mut text: String = self.buffer.drain(..len).collect();
-        if trimmed {
-            text.truncate(text.trim_end().len());
-        }
-        if text.is_empty() {
-            return;
-        }
-        if self.state == State::Reasoning {
-            self.reasoning_begun = true;
-            if self.options.force_nonempty_content {
-                self.reasoning.push_str(&text);
-            }
-            self.events.push(Event::Reasoning(text));
-        } else {
-            self.answered |= !tags::is_blank(&text);
-            self.events.push(Event::Content(text));
-        }
-    }
-
-    fn skip(&mut self, tag: &str) {
-        self.buffer.drain(..tag.len());
     }
 }
 

@@ -1,19 +1,24 @@
-//! Text to token ids and back. Hides which library does the BPE; knows vocabularies and special tokens,
-//! not chat templates and not what a model does with ids.
+//! Text to token ids and back, byte-level BPE and SentencePiece. Hides what does the BPE; knows vocabularies
+//! and special tokens, not chat templates and not what a model does with ids.
 
 mod alphabet;
 mod gguf;
 mod json;
 mod pre;
+mod sentencepiece;
+mod specials;
+mod spelling;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::{Result, TextError};
-use alphabet::Alphabet;
 pub use gguf::GgufVocabulary;
+use sentencepiece::SentencePiece;
+use specials::{Part, Specials};
+use spelling::Spelling;
 
-/// A byte-level BPE tokenizer. Cloning shares the vocabulary.
+/// A tokenizer. Cloning shares the vocabulary.
 #[derive(Clone)]
 pub struct Tokenizer {
     vocabulary: Arc<Vocabulary>,
@@ -26,11 +31,42 @@ pub struct Tokenizer {
 
 /// The parts that do not change between clones.
 struct Vocabulary {
-    bpe: tokenizers::Tokenizer,
+    encoder: Encoder,
     pieces: Pieces,
     special: Vec<bool>,
     /// The token of each single byte, for the text that BPE refuses.
     byte_ids: Vec<Option<u32>>,
+    /// A text begins with a space that is not part of it.
+    prefixes_space: bool,
+}
+
+/// What turns text into ids.
+enum Encoder {
+    /// The BPE library: all that comes from tokenizer.json, and byte-level vocabularies from GGUF.
+    Merges(Box<tokenizers::Tokenizer>),
+    /// SentencePiece with scores, from GGUF.
+    Scores { model: SentencePiece, specials: Specials },
+}
+
+impl Encoder {
+    /// The ids of a text; `None` should BPE ever refuse.
+    fn encode(&self, text: &str) -> Option<Vec<u32>> {
+        match self {
+            Encoder::Merges(bpe) => bpe.encode_fast(text, false).ok().map(|all| all.get_ids().to_vec()),
+            Encoder::Scores { model, specials } => {
+                let mut ids = Vec::new();
+                let mut begins = true;
+                for part in specials.split(text) {
+                    match part {
+                        Part::Token(id) => ids.push(id),
+                        Part::Text(text) => model.encode(text, begins, &mut ids),
+                    }
+                    begins = matches!(part, Part::Token(_));
+                }
+                Some(ids)
+            }
+        }
+    }
 }
 
 /// The raw bytes of every token, in one block.
@@ -41,6 +77,15 @@ struct Pieces {
 }
 
 impl Pieces {
+    fn new(tokens: Vec<Vec<u8>>) -> Self {
+        let mut block = Self { bytes: Vec::new(), ends: Vec::with_capacity(tokens.len()) };
+        for token in tokens {
+            block.bytes.extend_from_slice(&token);
+            block.ends.push(block.bytes.len());
+        }
+        block
+    }
+
     fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else { return &[] };
@@ -59,6 +104,7 @@ struct Facts {
     eos: Option<u32>,
     prefix: Vec<u32>,
     suffix: Vec<u32>,
+    prefixes_space: bool,
 }
 
 impl Tokenizer {
@@ -75,34 +121,43 @@ impl Tokenizer {
         gguf::load(vocabulary)
     }
 
-    fn assemble(bpe: tokenizers::Tokenizer, facts: Facts) -> Self {
+    /// Puts together what the BPE library encodes, spelled in one way.
+    fn assemble(bpe: tokenizers::Tokenizer, spelling: &Spelling, facts: Facts) -> Self {
         let added = bpe.get_added_tokens_decoder();
         let vocab: HashMap<String, u32> = bpe.get_vocab(true);
         let count = vocab.values().max().map_or(0, |&id| id as usize + 1);
-        let alphabet = Alphabet::new();
         let mut pieces = vec![Vec::new(); count];
         let mut byte_ids = vec![None; 256];
+        // An added token is plain text, even where its letters happen to be in the byte alphabet; only the
+        // space mark is a space in all of them.
+        let is_plain = |id: u32| added.contains_key(&id) && matches!(spelling, Spelling::ByteLevel(_));
         for (token, id) in vocab {
             let id_index = id as usize;
-            // An added token is plain text, even where its letters happen to be in the byte alphabet.
-            let mapped = if added.contains_key(&id) { None } else { alphabet.bytes_of(&token) };
+            let mapped = if is_plain(id) { None } else { spelling.bytes_of(&token) };
             pieces[id_index] = mapped.unwrap_or_else(|| token.into_bytes());
             if let ([byte], false) = (pieces[id_index].as_slice(), added.contains_key(&id)) {
                 byte_ids[usize::from(*byte)] = Some(id);
             }
         }
-        for (&id, token) in &added {
+        for (&id, token) in added.iter().filter(|(id, _)| is_plain(**id)) {
             pieces[id as usize] = token.content.as_bytes().to_vec();
         }
         let special =
             (0..count).map(|id| added.get(&(id as u32)).is_some_and(|token| token.special)).collect();
-        let mut block = Pieces { bytes: Vec::new(), ends: Vec::with_capacity(count) };
-        for piece in pieces {
-            block.bytes.extend_from_slice(&piece);
-            block.ends.push(block.bytes.len());
-        }
-        let vocabulary = Arc::new(Vocabulary { bpe, pieces: block, special, byte_ids });
-        let Facts { bos, eos, prefix, suffix } = facts;
+        let encoder = Encoder::Merges(Box::new(bpe));
+        Self::with(encoder, pieces, special, byte_ids, facts)
+    }
+
+    fn with(
+        encoder: Encoder,
+        pieces: Vec<Vec<u8>>,
+        special: Vec<bool>,
+        byte_ids: Vec<Option<u32>>,
+        facts: Facts,
+    ) -> Self {
+        let Facts { bos, eos, prefix, suffix, prefixes_space } = facts;
+        let pieces = Pieces::new(pieces);
+        let vocabulary = Arc::new(Vocabulary { encoder, pieces, special, byte_ids, prefixes_space });
         Self { vocabulary, prefix, suffix, bos, eos }
     }
 
@@ -111,10 +166,7 @@ impl Tokenizer {
     ///
     /// Rendered chat prompts carry their special tokens already: encode them with `add_special` off.
     pub fn encode(&self, text: &str, add_special: bool) -> Vec<u32> {
-        let mut ids = match self.vocabulary.bpe.encode_fast(text, false) {
-            Ok(encoding) => encoding.get_ids().to_vec(),
-            Err(_) => self.encode_bytes(text),
-        };
+        let mut ids = self.vocabulary.encoder.encode(text).unwrap_or_else(|| self.encode_bytes(text));
         if add_special {
             if !ids.starts_with(&self.prefix) {
                 ids.splice(0..0, self.prefix.iter().copied());
@@ -130,7 +182,7 @@ impl Tokenizer {
     }
 
     /// The text of `ids`, without the special tokens if `skip_special`. Bytes that are not UTF-8 become
-    /// U+FFFD; ids beyond the vocabulary are nothing.
+    /// U+FFFD; ids beyond the vocabulary are nothing; a space that encoding puts before every text goes.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut bytes = Vec::new();
         for &id in ids {
@@ -138,13 +190,24 @@ impl Tokenizer {
                 bytes.extend_from_slice(self.token_bytes(id));
             }
         }
-        String::from_utf8_lossy(&bytes).into_owned()
+        let bytes = bytes.strip_prefix(b" ").filter(|_| self.prefixes_space()).unwrap_or(&bytes);
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+
+    /// Whether encoding puts a space before a text, which is then part of its first token.
+    pub fn prefixes_space(&self) -> bool {
+        self.vocabulary.prefixes_space
     }
 
     /// The text of a tokenizer.json with this vocabulary; which tokens go around a text is not in it.
     pub fn to_json(&self) -> Result<String> {
         let failed = |error: tokenizers::Error| TextError::TokenizerJson { detail: error.to_string() };
-        self.vocabulary.bpe.to_string(true).map_err(failed)
+        match &self.vocabulary.encoder {
+            Encoder::Merges(bpe) => bpe.to_string(true).map_err(failed),
+            Encoder::Scores { model, specials } => {
+                Ok(gguf::to_json(model, specials, |id| self.is_special(id)))
+            }
+        }
     }
 
     /// The raw bytes a token stands for: perhaps part of a character, empty for an unknown id.
@@ -159,7 +222,10 @@ impl Tokenizer {
 
     /// The id of a token given as the vocabulary writes it, such as `<|im_end|>`.
     pub fn id_of(&self, token: &str) -> Option<u32> {
-        self.vocabulary.bpe.token_to_id(token)
+        match &self.vocabulary.encoder {
+            Encoder::Merges(bpe) => bpe.token_to_id(token),
+            Encoder::Scores { model, .. } => model.id_of(token),
+        }
     }
 
     /// Whether a token is a control token, hidden from readers by default.

@@ -4,7 +4,9 @@ mod answers;
 
 use answers::{CHATS, TINY, block, check, not_thinking, stream, thinking, tools, unsaid, v2, whole};
 use mambo_text::parse::ReasoningStart;
-use mambo_text::{Answer, Detokenizer, Event, OutputParser, OutputStyle, ParseOptions, Tokenizer};
+use mambo_text::{
+    Answer, CallDialect, Detokenizer, Event, OutputParser, OutputStyle, ParseOptions, Tokenizer,
+};
 use serde_json::{Value, json};
 
 #[test]
@@ -12,9 +14,10 @@ fn styles_come_from_template_and_prompt() {
     assert_eq!(thinking().reasoning, Some(ReasoningStart::Open));
     assert_eq!(not_thinking().reasoning, Some(ReasoningStart::Closed));
     assert_eq!(unsaid().reasoning, Some(ReasoningStart::Unknown));
-    assert_eq!(thinking().calls.unwrap().open, "<tool_call>");
-    assert_eq!(v2().calls.unwrap().open, "<TOOLCALL>");
-    assert_eq!(OutputStyle::detect("{{ messages }}", "User: hi"), OutputStyle::PLAIN);
+    assert_eq!(thinking().calls, Some(CallDialect::Blocks));
+    assert_eq!(v2().calls, Some(CallDialect::Nemotron));
+    let plain = OutputStyle { is_turn: true, ..OutputStyle::PLAIN };
+    assert_eq!(OutputStyle::detect("{{ messages }}", "User: hi"), plain);
     assert_eq!(v2().markers(), ["</think>", "<think>", "<TOOLCALL>", "</TOOLCALL>"]);
 }
 

@@ -1,7 +1,7 @@
 //! The type a tool's JSON schema gives to an argument that was written as plain text. Knows schemas as far
 //! as types; does not validate.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Number, Value};
 
@@ -10,30 +10,64 @@ use serde_json::{Map, Number, Value};
 pub(super) struct Tools {
     /// By function name: the schema of its parameters.
     parameters: HashMap<String, Value>,
+    names: HashSet<String>,
 }
 
 impl Tools {
     /// Reads tools in either form: `{"type": "function", "function": {..}}` or the inner object.
     pub(super) fn new(tools: &[Value]) -> Self {
-        let mut parameters = HashMap::new();
+        let (mut parameters, mut names) = (HashMap::new(), HashSet::new());
         for tool in tools {
             let function = tool.get("function").unwrap_or(tool);
+            names.extend(function["name"].as_str().map(str::to_owned));
             if let (Some(name), Some(schema)) = (function["name"].as_str(), function.get("parameters")) {
                 parameters.insert(name.to_owned(), schema.clone());
             }
         }
-        Self { parameters }
+        Self { parameters, names }
     }
 
-    /// The value of `text` as an argument. Without a schema, and where the text does not fit its type, the
-    /// text itself: the tool is the one to complain.
-    pub(super) fn convert(&self, function: &str, parameter: &str, text: &str) -> Value {
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Whether a tool of this name is on offer.
+    pub(super) fn offers(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    /// Arguments that have types already. Text where the schema wants no text gets the type it wants.
+    pub(super) fn typed(&self, function: &str, mut arguments: Map<String, Value>) -> Map<String, Value> {
+        for (parameter, value) in &mut arguments {
+            if let Value::String(text) = value
+                && !self.may_be_text(function, parameter)
+            {
+                *value = self.convert(function, parameter, text);
+            }
+        }
+        arguments
+    }
+
+    fn may_be_text(&self, function: &str, parameter: &str) -> bool {
+        let types = self.types(function, parameter);
+        types.is_empty() || types.contains(&"string")
+    }
+
+    /// The types a schema gives to a parameter; none when it does not say.
+    fn types(&self, function: &str, parameter: &str) -> Vec<&str> {
         let schema = self.parameters.get(function);
         let property = schema.and_then(|schema| schema.get("properties")?.get(parameter));
         let mut types = Vec::new();
         if let (Some(schema), Some(property)) = (schema, property) {
             collect_types(property, schema, &mut types, 0);
         }
+        types
+    }
+
+    /// The value of `text` as an argument. Without a schema, and where the text does not fit its type, the
+    /// text itself: the tool is the one to complain.
+    pub(super) fn convert(&self, function: &str, parameter: &str, text: &str) -> Value {
+        let types = self.types(function, parameter);
         // A string can hold anything, so every other type has its try first; but plain strings stay raw.
         let may_be_text = types.is_empty() || types.contains(&"string");
         let others = types.iter().filter(|kind| **kind != "string");

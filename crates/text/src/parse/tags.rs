@@ -1,10 +1,5 @@
 //! Finding tags in text that may end inside one. Knows strings only.
 
-/// The tag that opens reasoning.
-pub(super) const THINK_OPEN: &str = "<think>";
-/// The tag that closes it.
-pub(super) const THINK_CLOSE: &str = "</think>";
-
 /// The first complete tag in `text` and where it starts.
 pub(super) fn find_first(text: &str, tags: &[&'static str]) -> Option<(usize, &'static str)> {
     tags.iter().filter_map(|&tag| Some((text.find(tag)?, tag))).min_by_key(|&(at, _)| at)

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use serde_json::{Value, json};
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -10,14 +11,18 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior};
 
+use super::alphabet::Alphabet;
 use super::pre::{self, PreTokenizer};
-use super::{Facts, MAX_TOKENS, Tokenizer};
+use super::sentencepiece::SentencePiece;
+use super::specials::Specials;
+use super::spelling::{SPACE_MARK, Spelling};
+use super::{Encoder, Facts, MAX_TOKENS, Tokenizer};
 use crate::error::{Result, TextError};
 
 /// The tokenizer keys of GGUF metadata.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct GgufVocabulary {
-    /// `tokenizer.ggml.model`: `gpt2` means byte-level BPE.
+    /// `tokenizer.ggml.model`: `gpt2` means byte-level BPE, `llama` SentencePiece.
     pub model: String,
     /// `tokenizer.ggml.pre`: the name of the pre-tokenizer; empty when the key is missing.
     pub pre: String,
@@ -28,6 +33,9 @@ pub struct GgufVocabulary {
     pub token_types: Vec<i32>,
     /// `tokenizer.ggml.merges`, best first: two entries with a space between.
     pub merges: Vec<String>,
+    /// `tokenizer.ggml.scores`, of SentencePiece: the highest is joined first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scores: Vec<f32>,
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: Option<u32>,
     /// `tokenizer.ggml.eos_token_id`.
@@ -38,6 +46,12 @@ pub struct GgufVocabulary {
     pub pad: Option<u32>,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
+    /// `tokenizer.ggml.add_eos_token`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add_eos: Option<bool>,
+    /// `tokenizer.ggml.add_space_prefix`, of SentencePiece.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub add_space_prefix: Option<bool>,
 }
 
 const UNKNOWN: i32 = 2;
@@ -46,19 +60,24 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 
 pub(super) fn load(source: &GgufVocabulary) -> Result<Tokenizer> {
-    if source.model != "gpt2" {
-        return Err(TextError::UnsupportedGguf {
+    check_sizes(source)?;
+    match source.model.as_str() {
+        "gpt2" => byte_level(source),
+        "llama" => sentencepiece(source),
+        _ => Err(TextError::UnsupportedGguf {
             key: "tokenizer.ggml.model",
             value: source.model.clone(),
-            supported: "gpt2 (byte-level BPE)".into(),
-        });
+            supported: "gpt2 (byte-level BPE), llama (SentencePiece)".into(),
+        }),
     }
+}
+
+fn byte_level(source: &GgufVocabulary) -> Result<Tokenizer> {
     let row = pre::find(&source.pre).ok_or_else(|| TextError::UnsupportedGguf {
         key: "tokenizer.ggml.pre",
         value: source.pre.clone(),
         supported: pre::supported(),
     })?;
-    check_sizes(source)?;
     let mut bpe = tokenizers::Tokenizer::new(model(source, row)?);
     bpe.with_pre_tokenizer(Some(pre_tokenizer(row)?));
     bpe.with_decoder(Some(ByteLevel::default()));
@@ -71,10 +90,89 @@ pub(super) fn load(source: &GgufVocabulary) -> Result<Tokenizer> {
         key: "tokenizer.ggml.token_type",
         detail: error.to_string(),
     })?;
-    let add_bos = source.add_bos.unwrap_or(row.add_bos);
-    let prefix = if add_bos { source.bos.into_iter().collect() } else { Vec::new() };
-    let facts = Facts { bos: source.bos, eos: source.eos, prefix, suffix: Vec::new() };
-    Ok(Tokenizer::assemble(bpe, facts))
+    let spelling = Spelling::ByteLevel(Alphabet::new());
+    Ok(Tokenizer::assemble(bpe, &spelling, facts(source, row.add_bos)))
+}
+
+/// Which tokens go around a text; `add_bos` where the file does not say.
+fn facts(source: &GgufVocabulary, add_bos: bool) -> Facts {
+    let around = |add: bool, id: Option<u32>| id.filter(|_| add).into_iter().collect();
+    Facts {
+        bos: source.bos,
+        eos: source.eos,
+        prefix: around(source.add_bos.unwrap_or(add_bos), source.bos),
+        suffix: around(source.add_eos.unwrap_or(false), source.eos),
+        prefixes_space: false,
+    }
+}
+
+/// A file that names no special tokens means the first three: unknown, BOS, EOS.
+fn sentencepiece(source: &GgufVocabulary) -> Result<Tokenizer> {
+    let count = source.tokens.len();
+    if source.scores.len() != count {
+        let detail = format!("{} entries for {count} tokens", source.scores.len());
+        return Err(TextError::GgufVocabulary { key: "tokenizer.ggml.scores", detail });
+    }
+    if let Some(at) = source.scores.iter().position(|score| score.is_nan()) {
+        let detail = format!("entry {at} is not a number");
+        return Err(TextError::GgufVocabulary { key: "tokenizer.ggml.scores", detail });
+    }
+    let usual = |id: u32| Some(id).filter(|id| (*id as usize) < count);
+    let source = GgufVocabulary {
+        bos: source.bos.or(usual(1)),
+        eos: source.eos.or(usual(2)),
+        unk: source.unk.or(usual(0)),
+        ..source.clone()
+    };
+    let kind = |id: usize| source.token_types.get(id).copied();
+    let is_matched = |id: usize| matches!(kind(id), Some(UNKNOWN | CONTROL | USER_DEFINED));
+    let pieces = source.tokens.iter().enumerate().map(|(id, token)| {
+        let spelled = Spelling::SentencePiece.bytes_of(token).filter(|_| !is_matched(id));
+        spelled.unwrap_or_else(|| token.as_bytes().to_vec())
+    });
+    let special = (0..count).map(|id| matches!(kind(id), Some(UNKNOWN | CONTROL))).collect();
+    let matched = source.tokens.iter().cloned().zip(0..).filter(|(_, id)| is_matched(*id as usize));
+    let prefixes_space = source.add_space_prefix.unwrap_or(true);
+    let encoder = Encoder::Scores {
+        model: SentencePiece::new(&source.tokens, &source.scores, source.unk, prefixes_space),
+        specials: Specials::new(matched),
+    };
+    let facts = Facts { prefixes_space, ..facts(&source, true) };
+    Ok(Tokenizer::with(encoder, pieces.collect(), special, vec![None; 256], facts))
+}
+
+/// A SentencePiece vocabulary as a tokenizer.json.
+pub(super) fn to_json(
+    model: &SentencePiece,
+    specials: &Specials,
+    is_special: impl Fn(u32) -> bool,
+) -> String {
+    let added = specials.iter().map(|(content, id)| {
+        json!({"id": id, "content": content, "special": is_special(id), "normalized": false,
+            "single_word": false, "lstrip": false, "rstrip": false})
+    });
+    let mut added: Vec<Value> = added.collect();
+    added.sort_by_key(|token| token["id"].as_u64());
+    let mark = json!({"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK});
+    let unmark = json!({"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "});
+    let mut normalizers = vec![mark];
+    let mut decoders = vec![unmark, json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
+    if model.prefixes_space {
+        normalizers.insert(0, json!({"type": "Prepend", "prepend": SPACE_MARK}));
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    let file = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": null,
+        "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": model.to_json(),
+    });
+    format!("{file:#}")
 }
 
 /// Lengths and ids that must agree before anything is indexed by them.

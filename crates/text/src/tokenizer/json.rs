@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::alphabet::Alphabet;
 use super::gguf::check_merge;
+use super::spelling::Spelling;
 use super::{Facts, MAX_TOKENS, Tokenizer};
 use crate::error::{Result, TextError};
 
@@ -34,6 +36,8 @@ struct Model {
     unk_token: Option<String>,
     #[serde(default)]
     continuing_subword_prefix: Option<String>,
+    #[serde(default)]
+    byte_fallback: bool,
 }
 
 #[derive(Deserialize)]
@@ -70,7 +74,10 @@ enum Named {
 }
 
 pub(super) fn load(text: &str, config: Option<&str>) -> Result<Tokenizer> {
-    check(serde_json::from_str(text).map_err(broken)?)?;
+    let file: File = serde_json::from_str(text).map_err(broken)?;
+    let spelling = spelling(&file)?;
+    let prefixes_space = strips_space(&file.decoder);
+    check(file)?;
     let mut bpe: tokenizers::Tokenizer = text.parse().map_err(broken)?;
     // A training-time length limit would silently cut prompts.
     bpe.with_truncation(None).map_err(broken)?;
@@ -83,7 +90,7 @@ pub(super) fn load(text: &str, config: Option<&str>) -> Result<Tokenizer> {
     let (prefix, suffix) = surroundings(&bpe)?;
     let bos = named_id(&bpe, "bos_token", config.bos_token)?.or(prefix.first().copied());
     let eos = named_id(&bpe, "eos_token", config.eos_token)?;
-    let tokenizer = Tokenizer::assemble(bpe, Facts { bos, eos, prefix, suffix });
+    let tokenizer = Tokenizer::assemble(bpe, &spelling, Facts { bos, eos, prefix, suffix, prefixes_space });
     // The post-processor is what other programs obey, so the configuration can add BOS but not remove it.
     Ok(if config.add_bos_token == Some(true) { tokenizer.with_add_bos(true) } else { tokenizer })
 }
@@ -99,13 +106,6 @@ fn check(file: File) -> Result<()> {
     }
     if let Some(found) = file.model.continuing_subword_prefix.filter(|prefix| !prefix.is_empty()) {
         return Err(TextError::UnsupportedTokenizer { field: "model.continuing_subword_prefix", found });
-    }
-    if !mentions_byte_level(&file.decoder) && !mentions_byte_level(&file.pre_tokenizer) {
-        let found = match &file.decoder {
-            Value::Null => "missing".to_owned(),
-            other => other["type"].as_str().unwrap_or("of an unknown type").to_owned(),
-        };
-        return Err(TextError::UnsupportedTokenizer { field: "decoder", found });
     }
     let vocab: HashMap<String, u32> = serde_json::from_value(file.model.vocab)
         .map_err(|error| broken(format!("`model.vocab` must map tokens to ids: {error}")))?;
@@ -131,15 +131,39 @@ fn check(file: File) -> Result<()> {
     Ok(())
 }
 
-/// Whether a pre-tokenizer or decoder is, or contains, the byte-level one.
-fn mentions_byte_level(part: &Value) -> bool {
+/// How the tokens are spelled: the decoder says it, or what cuts the text.
+fn spelling(file: &File) -> Result<Spelling> {
+    let (decoder, cut) = (&file.decoder, &file.pre_tokenizer);
+    if part_of(decoder, "ByteLevel").or(part_of(cut, "ByteLevel")).is_some() {
+        return Ok(Spelling::ByteLevel(Alphabet::new()));
+    }
+    let is_marked = part_of(decoder, "Metaspace").or(part_of(cut, "Metaspace")).is_some();
+    if is_marked || file.model.byte_fallback {
+        return Ok(Spelling::SentencePiece);
+    }
+    let found = match decoder {
+        Value::Null => "missing".to_owned(),
+        other => other["type"].as_str().unwrap_or("of an unknown type").to_owned(),
+    };
+    Err(TextError::UnsupportedTokenizer { field: "decoder", found })
+}
+
+/// Whether decoding takes a space from the front of a text, which encoding has put there.
+fn strips_space(decoder: &Value) -> bool {
+    let cuts = part_of(decoder, "Strip").is_some_and(|strip| strip["start"].as_u64() > Some(0));
+    let unmarks = part_of(decoder, "Metaspace").is_some_and(|marks| {
+        marks["prepend_scheme"] != "never" && marks["add_prefix_space"] != Value::Bool(false)
+    });
+    cuts || unmarks
+}
+
+/// A pre-tokenizer or decoder of a type, alone or among others.
+fn part_of<'a>(part: &'a Value, kind: &str) -> Option<&'a Value> {
     match part {
-        Value::Object(fields) => {
-            fields.get("type").and_then(Value::as_str) == Some("ByteLevel")
-                || fields.values().any(mentions_byte_level)
-        }
-        Value::Array(items) => items.iter().any(mentions_byte_level),
-        _ => false,
+        Value::Object(fields) if fields.get("type").and_then(Value::as_str) == Some(kind) => Some(part),
+        Value::Object(fields) => fields.values().find_map(|inner| part_of(inner, kind)),
+        Value::Array(items) => items.iter().find_map(|inner| part_of(inner, kind)),
+        _ => None,
     }
 }
 

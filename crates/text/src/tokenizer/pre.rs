@@ -1,5 +1,8 @@
 //! The table of pre-tokenizers a GGUF file may name in `tokenizer.ggml.pre`: how text is cut into words
 //! before BPE. A row is data; this file must not know vocabularies.
+//!
+//! The cuts are llama.cpp's, with one exception: its expressions for `tekken` and `gpt-4o` take only A to Z for
+//! capitals and know no combining marks. Models were trained with the full expressions, so those stand here.
 
 /// How one family of vocabularies cuts text.
 pub(super) struct PreTokenizer {
@@ -13,8 +16,9 @@ pub(super) struct PreTokenizer {
     pub(super) add_bos: bool,
 }
 
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN35: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -33,10 +37,11 @@ const TABLE: &[PreTokenizer] = &[
         ignore_merges: false,
         add_bos: false,
     },
+    PreTokenizer { names: &["qwen35"], patterns: &[QWEN35], ignore_merges: false, add_bos: false },
     PreTokenizer { names: &["dbrx", "smaug-bpe"], patterns: &[LLAMA3], ignore_merges: false, add_bos: false },
     PreTokenizer { names: &["gpt-4o", "llama4"], patterns: &[GPT4O], ignore_merges: false, add_bos: false },
     PreTokenizer {
-        names: &["gpt-2", "mpt", "olmo", "phi-2"],
+        names: &["gpt-2", "mpt", "olmo", "phi-2", "exaone4"],
         patterns: &[GPT2],
         ignore_merges: false,
         add_bos: false,

@@ -1,80 +1,51 @@
-//! The text between the tags of a tool call to names and arguments: `<function=..>` blocks or JSON. Knows
-//! both notations; not the stream they come in.
+//! Calls as blocks of tags: `<function=NAME>`, `<parameter=NAME>` (Nemotron, Qwen3-Coder). Values are plain
+//! text, to which the schema gives a type.
 
 use serde_json::{Map, Value};
 
-use super::schema::Tools;
+use super::super::schema::Tools;
+use super::{Body, Calls, End, Form, Opening, json};
 
 const FUNCTION: &str = "<function=";
 const FUNCTION_END: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
 const PARAMETER_END: &str = "</parameter>";
 
-/// Whether what follows an opening tag begins a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opening {
-    Yes,
-    No,
-    /// Too short to tell.
-    Unknown,
-}
+pub(super) static FORM: Form = Form {
+    open: "<tool_call>",
+    end: End::Tag("</tool_call>"),
+    inner: &[],
+    stands_bare: false,
+    is_written_in: |template| template.contains("<tool_call>") && template.contains(PARAMETER),
+    begins,
+    read,
+    calls: Calls {
+        before: "",
+        call: ["<tool_call>\n<function=", ">\n", "</function>\n</tool_call>"],
+        arguments: super::Arguments::Blocks,
+        between: "\n",
+        after: "",
+    },
+};
 
-/// What the text before a closing tag is.
-#[derive(Debug, PartialEq)]
-pub(super) enum Body {
-    /// Complete calls, at least one.
-    Calls(Vec<(String, Value)>),
-    /// The closing tag is part of a value: the call goes on.
-    Unfinished,
-    /// No call.
-    Broken,
-}
-
-/// Tells a call from a tag that is only mentioned.
-pub(super) fn looks_like_call(text: &str) -> Opening {
+/// Models write JSON between these tags as well.
+pub(super) fn begins(text: &str) -> Opening {
     let text = text.trim_start();
-    if text.starts_with(FUNCTION) || text.starts_with(['{', '[']) {
+    if text.starts_with(FUNCTION) {
         Opening::Yes
     } else if FUNCTION.starts_with(text) {
         Opening::Unknown
     } else {
-        Opening::No
+        json::begins(text)
     }
 }
 
-/// Reads the text between the tags.
-pub(super) fn parse(body: &str, tools: &Tools) -> Body {
+pub(super) fn read(body: &str, tools: &Tools) -> Body {
     let body = body.trim();
-    if body.starts_with(['{', '[']) { parse_json(body) } else { parse_blocks(body, tools) }
+    if body.starts_with(['{', '[']) { json::read(body, tools) } else { read_blocks(body, tools) }
 }
 
-fn parse_json(body: &str) -> Body {
-    let calls = match serde_json::from_str(body) {
-        Ok(Value::Array(calls)) => calls,
-        Ok(call) => vec![call],
-        // The text stops inside a string or list, so the tag we saw was inside it as well.
-        Err(error) if error.is_eof() => return Body::Unfinished,
-        Err(_) => return Body::Broken,
-    };
-    match calls.into_iter().map(json_call).collect::<Option<Vec<_>>>() {
-        Some(calls) if !calls.is_empty() => Body::Calls(calls),
-        _ => Body::Broken,
-    }
-}
-
-fn json_call(call: Value) -> Option<(String, Value)> {
-    let Value::Object(mut fields) = call else { return None };
-    let name = fields.get("name")?.as_str()?.to_owned();
-    let given = fields.remove("arguments").or_else(|| fields.remove("parameters"));
-    let arguments = match given {
-        None | Some(Value::Null) => Value::Object(Map::new()),
-        Some(Value::String(text)) => serde_json::from_str(&text).ok()?,
-        Some(other) => other,
-    };
-    arguments.is_object().then_some((name, arguments))
-}
-
-fn parse_blocks(body: &str, tools: &Tools) -> Body {
+fn read_blocks(body: &str, tools: &Tools) -> Body {
     let mut calls = Vec::new();
     let mut rest = body;
     while !rest.is_empty() {
