@@ -143,6 +143,8 @@ impl Service {
                 format!("has more than {MOST_STOPS} strings, or one of more than {LONGEST_STOP} bytes");
             return Err(ApiError::field("stop", problem));
         }
+        // Texts have no such tokens; a prompt that comes as tokens may.
+        self.check_vocabulary("prompt", prompt.tokens.iter().copied())?;
         let (tokens, context) = (prompt.tokens.len(), self.context_tokens);
         if tokens >= context {
             let message = format!(
@@ -172,6 +174,7 @@ impl Service {
             logit_bias: asked.logit_bias.clone(),
             logprobs: asked.logprobs,
         };
+        self.check_vocabulary("logit_bias", sampling.logit_bias.iter().map(|(token, _)| *token))?;
         match sampling.problem() {
             Some(problem) => {
                 let field = problem.split([' ', ':']).next().unwrap_or_default().to_owned();

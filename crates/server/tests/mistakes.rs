@@ -49,6 +49,25 @@ fn a_wrong_value_is_named() {
 }
 
 #[test]
+fn a_token_that_the_model_does_not_have_is_refused_before_the_stream() {
+    let server = serve(1, |_| {});
+    let bias = json!({"99999999": 1});
+    let cases = [
+        ("/v1/chat/completions", chat("hi", json!({"logit_bias": bias, "stream": true})), "logit_bias"),
+        ("/v1/completions", json!({"prompt": "hi", "logit_bias": bias, "stream": true}), "logit_bias"),
+        ("/v1/completions", json!({"prompt": [1, 99999999], "stream": true}), "prompt"),
+        ("/v1/embeddings", json!({"input": [[1], [99999999]]}), "input[1]"),
+    ];
+    for (path, body, field) in cases {
+        let reply = server.post(path, &body);
+        assert_eq!(reply.status, 400, "{body}: {}", reply.body);
+        let error = &reply.json()["error"];
+        assert_eq!(error["param"], field, "{error}");
+        assert!(error["message"].as_str().unwrap().contains("token 99999999"), "{error}");
+    }
+}
+
+#[test]
 fn every_path_has_its_dialect_of_errors() {
     let server = serve(1, |_| {});
     let wrong = json!({"model": "other", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "max_tokens": 3});

@@ -114,6 +114,7 @@ impl Service {
         }
         let context = self.context_tokens;
         for (index, tokens) in inputs.iter_mut().enumerate() {
+            self.check_vocabulary(&format!("input[{index}]"), tokens.iter().copied())?;
             let problem = match tokens.len() {
                 0 => "is empty; give at least one token".to_owned(),
                 count if count > context && !truncate => {
