@@ -1,5 +1,6 @@
 //! A chat request as every dialect asks it, and how it becomes a prompt, a grammar and a job.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use mambo_engine::{Request, SamplingParams};
@@ -175,6 +176,14 @@ impl Service {
             logprobs: asked.logprobs,
         };
         self.check_vocabulary("logit_bias", sampling.logit_bias.iter().map(|(token, _)| *token))?;
+        let is_banned = |(token, bias): &(u32, f32)| (*bias == f32::NEG_INFINITY).then_some(*token);
+        let banned: HashSet<u32> = sampling.logit_bias.iter().filter_map(is_banned).collect();
+        if banned.len() >= self.info.vocabulary {
+            return Err(ApiError::field(
+                "logit_bias",
+                "bans every token; leave some that an answer may have",
+            ));
+        }
         match sampling.problem() {
             Some(problem) => {
                 let field = problem.split([' ', ':']).next().unwrap_or_default().to_owned();

@@ -98,6 +98,9 @@ fn the_document_has_every_method_of_a_path() {
 fn a_token_that_the_model_does_not_have_is_refused_before_the_stream() {
     let server = serve(1, |_| {});
     let bias = json!({"99999999": 1});
+    let all: serde_json::Map<String, Value> = (0..4096).map(|id| (id.to_string(), json!(-100))).collect();
+    let reply = server.post("/v1/chat/completions", &chat("hi", json!({"logit_bias": all})));
+    assert!(reply.status == 400 && reply.body.contains("bans every token"), "{}", reply.body);
     let cases = [
         ("/v1/chat/completions", chat("hi", json!({"logit_bias": bias, "stream": true})), "logit_bias"),
         ("/v1/completions", json!({"prompt": "hi", "logit_bias": bias, "stream": true}), "logit_bias"),
