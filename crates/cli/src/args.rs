@@ -52,7 +52,7 @@ pub enum Command {
     Run(RunArgs),
     /// Talk in the terminal
     Chat(ChatArgs),
-    /// Serve a model to other programs, in OpenAI's dialect
+    /// Serve a model to other programs, in the dialects of OpenAI, Anthropic and Ollama
     Serve(ServeArgs),
     /// Show what is in a model: layers, sizes, types, memory, tokenizer
     Inspect(InspectArgs),

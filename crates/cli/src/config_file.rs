@@ -11,6 +11,7 @@ use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches};
 use toml::de::{DeTable, DeValue};
 
 use crate::args::{Cli, Command};
+use crate::small_file;
 
 /// The command that takes a file.
 const COMMAND: &str = "serve";
@@ -24,7 +25,7 @@ pub fn command_line() -> Result<Cli> {
     let (Some(path), Some(given)) = (&serve.config, matches.subcommand_matches(COMMAND)) else {
         return Ok(cli);
     };
-    let text = std::fs::read_to_string(path)
+    let text = small_file::read(path)
         .with_context(|| format!("cannot read the settings in {}; check --config", path.display()))?;
     let all = arguments.into_iter().chain(from_file(path, &text, given)?.into_iter().map(OsString::from));
     let matches = Cli::command().get_matches_from(all);

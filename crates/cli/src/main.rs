@@ -23,6 +23,7 @@ mod partner;
 mod progress;
 mod remote;
 mod reply;
+mod small_file;
 mod terminal;
 mod text_file;
 mod workload;

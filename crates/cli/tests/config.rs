@@ -46,6 +46,15 @@ fn a_wrong_file_is_refused_before_anything_is_loaded() {
     let wrong = file("port = 0\nqeue = 3\n");
     let sentence = refused(&["serve", "--config", &wrong]);
     assert_eq!(sentence, format!("{wrong}, line 2: `qeue`: is no setting; did you mean `queue`?"));
+    for (arguments, words) in [
+        (["--config", "/dev/zero"], "more than 1 MiB"),
+        (["--api-key-file", "/dev/zero"], "more than 1 MiB"),
+        (["--time-limit", "0"], "--time-limit is 0"),
+        (["--name", " "], "--name is empty"),
+    ] {
+        let sentence = refused(&["serve", arguments[0], arguments[1]]);
+        assert!(sentence.contains(words) && sentence.contains(arguments[0]), "{arguments:?}: {sentence}");
+    }
     let sentence = refused(&["serve", "--config", "/nowhere/serve.toml"]);
     assert!(sentence.contains("/nowhere/serve.toml") && sentence.contains("--config"), "{sentence}");
 }

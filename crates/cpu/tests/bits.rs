@@ -3,13 +3,16 @@
 
 mod build;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
 use build::{Builder, backend, hidden, row, run};
 use mambo_cpu::{CpuBackend, Isa};
 use mambo_kernel::case::{Case, CaseWeight, Rng};
 use mambo_kernel::{
-    Attention, Backend, CacheLayout, Call, Cell, ChooseInputs, Elem, Epilogue, HiddenRows, Op, OpKind,
-    Operand, Output, PAGE_TOKENS, Phase, Place, Program, ProgramId, ReferenceBackend, Rollback, Rows,
-    Segment, SsmDims, StateElem, StepInputs, ValueType, ops,
+    Attention, Backend, CacheLayout, Call, Cell, ChooseInputs, ChooseRow, Elem, Epilogue, HiddenRows,
+    MaskSource, Masks, Op, OpKind, Operand, Output, PAGE_TOKENS, Phase, Place, Program, ProgramId,
+    ReferenceBackend, Rollback, Rows, Segment, SsmDims, StateElem, StepInputs, ValueType, ops,
 };
 use mambo_tensor::DType;
 
@@ -66,7 +69,7 @@ fn run_scaled(case: &Case, isa: Isa, threads: usize, scales: &[f32]) -> Vec<u32>
         choose: ChooseInputs {
             rows: &choose_rows,
             adjustments: &case.choose.adjustments,
-            masks: &case.choose.masks,
+            masks: Masks::of(&case.choose),
         },
         ..Default::default()
     };
@@ -77,6 +80,54 @@ fn all_cases() -> impl Iterator<Item = Case> {
     // Lookups by token id are covered by the contract; here ids would have to be in range.
     let kinds = OpKind::ALL.into_iter().filter(|k| !matches!(k, OpKind::Split | OpKind::Embed));
     kinds.flat_map(ops::cases)
+}
+
+/// Allows all tokens once several threads have asked at the same time.
+struct Together {
+    asking: AtomicUsize,
+    threads: usize,
+}
+
+impl MaskSource for Together {
+    fn fill(&self, _: u32, mask: &mut [u32]) {
+        self.asking.fetch_add(1, Ordering::SeqCst);
+        let begin = Instant::now();
+        while self.asking.load(Ordering::SeqCst) < self.threads {
+            assert!(begin.elapsed() < Duration::from_secs(60), "one thread makes all masks");
+            std::thread::yield_now();
+        }
+        mask.fill(u32::MAX);
+    }
+}
+
+#[test]
+fn threads_make_masks_at_the_same_time() {
+    let threads = 3;
+    let (mut backend, ty) = (backend(Isa::Portable, threads), ValueType::f32(Rows::WANTED, 97));
+    backend.create_caches(&CacheLayout { slots: 5, ..CacheLayout::default() }).unwrap();
+    let mut build = Builder::new(&mut backend, Phase::Decode, 5);
+    let outputs = build.call(Op::Choose, &[hidden(0, ty, 97 * 4)], &[], None);
+    let id = build.finish(&outputs);
+    let segment = |row| Segment { slot: row, first_row: row, rows: 1, position: 0, first_page: 0 };
+    let rows: Vec<u32> = (0..5).collect();
+    // Rows without a mask stand between those with one, and must not keep a thread from them.
+    let how = |row: &u32| ChooseRow { mask: Some(*row).filter(|row| *row != 1), ..ChooseRow::default() };
+    let values: Vec<f32> = (0..5 * 97).map(|i| if i % 97 == i / 97 { 1.0 } else { 0.0 }).collect();
+    let source = Together { asking: AtomicUsize::new(0), threads };
+    let step = StepInputs {
+        token_ids: &rows,
+        segments: &rows.iter().copied().map(segment).collect::<Vec<_>>(),
+        wanted: &rows,
+        hidden: HiddenRows::Given(&values),
+        choose: ChooseInputs {
+            rows: &rows.iter().map(how).collect::<Vec<_>>(),
+            masks: Masks::of(&source),
+            ..ChooseInputs::default()
+        },
+        ..StepInputs::default()
+    };
+    assert_eq!(run(&mut backend, id, &step), [[0.0, 1.0, 2.0, 3.0, 4.0]]);
+    assert_eq!(source.asking.into_inner(), 4);
 }
 
 #[test]

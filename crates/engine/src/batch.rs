@@ -1,11 +1,12 @@
 //! The arrays of one step, filled from sequences; kept between steps so that nothing is allocated.
 
 use mambo_kernel::{
-    Adjustment, CHOSEN, ChooseInputs, ChooseRow, Fetch, HiddenRows, Segment, StepInputs, Ticket, mask_words,
+    Adjustment, CHOSEN, ChooseInputs, ChooseRow, Fetch, HiddenRows, MaskSource, Masks, Segment, StepInputs,
+    Ticket,
 };
 
 use crate::cache::KvPages;
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, TokenMask};
 
 /// Buffers behind [`StepInputs`].
 #[derive(Debug, Default)]
@@ -17,7 +18,8 @@ pub(crate) struct Batch {
     pub chosen_by: Option<Ticket>,
     choose_rows: Vec<ChooseRow>,
     adjustments: Vec<Adjustment>,
-    masks: Vec<u32>,
+    /// Sequences whose rows have masks, by their place among the running ones.
+    masked: Vec<usize>,
     pub fetch: Vec<Fetch>,
 }
 
@@ -30,7 +32,7 @@ impl Batch {
         self.wanted.clear();
         self.choose_rows.clear();
         self.adjustments.clear();
-        self.masks.clear();
+        self.masked.clear();
         self.fetch.clear();
         self.chosen_by = chosen_by;
     }
@@ -55,8 +57,9 @@ impl Batch {
         self.pages.extend_from_slice(&sequence.pages.numbers()[..covered]);
     }
 
-    /// Wants the token after the sequence that was pushed last, whose index among the wanted rows it returns.
-    pub fn want(&mut self, sequence: &Sequence, vocabulary: usize) -> u32 {
+    /// Wants the token after the sequence that was pushed last, which is `index` of those that run. Returns its index
+    /// among the wanted rows.
+    pub fn want(&mut self, sequence: &Sequence, index: usize) -> u32 {
         let segment = self.segments.last().expect("a sequence was pushed");
         self.wanted.push(segment.first_row + segment.rows - 1);
         let sampling = &sequence.request.sampling;
@@ -64,12 +67,9 @@ impl Batch {
         let first = self.adjustments.len() as u32;
         sampling.adjust(&sequence.history, &mut self.adjustments);
         row.adjustments = first..self.adjustments.len() as u32;
-        if let Some(source) = &sequence.request.mask {
-            let words = mask_words(vocabulary);
-            let start = self.masks.len();
-            row.mask = Some((start / words) as u32);
-            self.masks.resize(start + words, 0);
-            source.allow(&sequence.generated, &mut self.masks[start..]);
+        if sequence.request.mask.is_some() {
+            row.mask = Some(self.masked.len() as u32);
+            self.masked.push(index);
         }
         self.choose_rows.push(row);
         self.wanted.len() as u32 - 1
@@ -80,8 +80,17 @@ impl Batch {
         self.segments.len() == self.token_ids.len()
     }
 
+    /// The masks of the step's rows, which the running sequences make when the backend asks for them.
+    pub fn row_masks<'a>(&self, running: &'a [Sequence]) -> RowMasks<'a> {
+        let mask = |index: &usize| {
+            let Sequence { request, generated, .. } = &running[*index];
+            (request.mask.as_deref().expect("it was looked at"), &generated[..])
+        };
+        RowMasks(self.masked.iter().map(mask).collect())
+    }
+
     /// The step.
-    pub fn inputs(&self) -> StepInputs<'_> {
+    pub fn inputs<'a>(&'a self, masks: &'a RowMasks<'a>) -> StepInputs<'a> {
         StepInputs {
             token_ids: &self.token_ids,
             segments: &self.segments,
@@ -92,9 +101,19 @@ impl Batch {
             choose: ChooseInputs {
                 rows: &self.choose_rows,
                 adjustments: &self.adjustments,
-                masks: &self.masks,
+                masks: Masks::of(masks),
             },
             fetch: &self.fetch,
         }
+    }
+}
+
+/// For each mask of a step who makes it, and what has been generated so far.
+pub(crate) struct RowMasks<'a>(Vec<(&'a dyn TokenMask, &'a [u32])>);
+
+impl MaskSource for RowMasks<'_> {
+    fn fill(&self, number: u32, mask: &mut [u32]) {
+        let (source, generated) = self.0[number as usize];
+        source.allow(generated, mask);
     }
 }

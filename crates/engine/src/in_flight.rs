@@ -94,7 +94,7 @@ impl Engine {
             self.batch.push(sequence, count, unseen);
             let (mut chosen, mut fetched) = (None, None);
             if count == sequence.pending() {
-                let row = self.batch.want(sequence, self.vocab);
+                let row = self.batch.want(sequence, index);
                 chosen = Some(row);
                 let output = match (&sequence.request.sampling.logprobs, sequence.request.embeds) {
                     (_, true) => self.programs.embedding,
@@ -115,7 +115,8 @@ impl Engine {
     /// Submits the batch, and right after it the MTP head over the same rows where its cache is to be kept.
     fn submit_batch(&mut self, parts: &[Part]) -> Result<(Ticket, FollowUp), BackendError> {
         let program = if self.batch.is_decode() { self.programs.decode } else { self.programs.prefill };
-        let ticket = self.backend.submit(program, &self.batch.inputs())?;
+        let masks = self.batch.row_masks(&self.running);
+        let ticket = self.backend.submit(program, &self.batch.inputs(&masks))?;
         let Some((mtp, hidden)) = self.programs.mtp_fill() else { return Ok((ticket, Ok(None))) };
         // The head reads the next token beside each row: one that is known, or the one this step chooses.
         let mut next = Vec::with_capacity(self.batch.token_ids.len());
@@ -135,7 +136,7 @@ impl Engine {
             wanted: &[],
             choose: Default::default(),
             fetch: &[],
-            ..self.batch.inputs()
+            ..self.batch.inputs(&masks)
         };
         Ok((ticket, self.backend.submit(mtp, &step).map(Some)))
     }

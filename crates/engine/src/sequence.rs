@@ -17,7 +17,8 @@ pub struct SequenceId(pub u64);
 /// Restricts which tokens may come next, as a grammar does.
 pub trait TokenMask: fmt::Debug + Send + Sync {
     /// Sets the bits of the tokens that may follow those generated so far; `mask` comes cleared, and bit `t % 32` of
-    /// word `t / 32` is token `t`.
+    /// word `t / 32` is token `t`. The backend asks once for every choice, when it is about to make it and perhaps on
+    /// several threads for several sequences, so that the time this takes overlaps the step where it can.
     fn allow(&self, generated: &[u32], mask: &mut [u32]);
 }
 

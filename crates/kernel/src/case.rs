@@ -8,7 +8,7 @@ use mambo_tensor::{DType, decode_row, encode_row};
 use crate::cache::{CacheLayout, PAGE_TOKENS, Rollback};
 use crate::cache_elem::{KvScale, KvTypes, StateElem};
 use crate::op::Op;
-use crate::step::{Adjustment, ChooseRow};
+use crate::step::{Adjustment, ChooseRow, MaskSource};
 use crate::value::{Rows, ValueType};
 
 /// A small deterministic generator (splitmix64), so that cases are the same everywhere.
@@ -107,8 +107,14 @@ pub struct CaseChoose {
     pub rows: Vec<Vec<ChooseRow>>,
     /// The adjustments of all rows.
     pub adjustments: Vec<Adjustment>,
-    /// The masks of all rows.
+    /// The masks of all rows, one after the other.
     pub masks: Vec<u32>,
+}
+
+impl MaskSource for CaseChoose {
+    fn fill(&self, number: u32, mask: &mut [u32]) {
+        mask.copy_from_slice(&self.masks[number as usize * mask.len()..][..mask.len()]);
+    }
 }
 
 /// One op with weights, inputs for several sequences, and where tolerance ends.

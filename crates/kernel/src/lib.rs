@@ -41,7 +41,7 @@ pub use program::{Call, Operand, Output, Phase, Place, Program, WeightKey};
 pub use reference::ReferenceBackend;
 pub use rope::{Rope, RopePairs, RopeScaling};
 pub use step::{
-    Adjustment, CHOICES_KEPT, CHOSEN, ChooseInputs, ChooseRow, Fetch, HiddenRows, NO_TOKEN, Segment,
-    StepInputs, StepResults, mask_words,
+    Adjustment, CHOICES_KEPT, CHOSEN, ChooseInputs, ChooseRow, Fetch, HiddenRows, MaskSource, Masks,
+    NO_TOKEN, Segment, StepInputs, StepResults, mask_words,
 };
 pub use value::{Elem, PrivateElem, ROW_ALIGN, RowBase, Rows, ValueType};

@@ -1,5 +1,6 @@
 //! The inputs of one step: plain arrays over a ragged batch. Its results: [`StepResults`].
 
+use std::fmt;
 use std::ops::Range;
 
 use crate::backend::Ticket;
@@ -71,7 +72,7 @@ pub struct ChooseRow {
     pub position: u32,
     /// The row's part of [`ChooseInputs::adjustments`], sorted by token, each token once.
     pub adjustments: Range<u32>,
-    /// Index of the row's bit mask in [`ChooseInputs::masks`], counted in masks; none allows every token.
+    /// Number of the row's mask in [`ChooseInputs::masks`]; none allows every token.
     pub mask: Option<u32>,
 }
 
@@ -111,9 +112,41 @@ pub struct ChooseInputs<'a> {
     pub rows: &'a [ChooseRow],
     /// The adjustments of all rows.
     pub adjustments: &'a [Adjustment],
-    /// Bit masks of allowed tokens, one after the other, each of [`mask_words`] words; bit `t % 32` of word `t / 32`
-    /// is token `t`.
-    pub masks: &'a [u32],
+    /// The masks that rows name, to be asked for when they are needed.
+    pub masks: Masks<'a>,
+}
+
+/// Masks of allowed tokens that are made when they are asked for: a grammar takes its time, which need not be added to
+/// the step's. Only choosing reads them, so that a device is given the rest of the step before they are asked for, and
+/// threads that compute a step themselves share the work.
+pub trait MaskSource: Sync {
+    /// Sets the bits of the tokens that mask `number` allows. The mask comes cleared and has [`mask_words`] words; bit
+    /// `t % 32` of word `t / 32` is token `t`. It is called while the step is being submitted, at most once for every
+    /// row that names the mask, in any order and on any thread.
+    fn fill(&self, number: u32, mask: &mut [u32]);
+}
+
+/// The source of a step's masks; none where no row names one.
+#[derive(Clone, Copy, Default)]
+pub struct Masks<'a>(Option<&'a dyn MaskSource>);
+
+impl<'a> Masks<'a> {
+    /// Masks that come from here.
+    pub fn of(source: &'a dyn MaskSource) -> Self {
+        Masks(Some(source))
+    }
+
+    /// Makes mask `number` in this memory.
+    pub fn fill(&self, number: u32, mask: &mut [u32]) {
+        mask.fill(0);
+        self.0.expect("a step whose rows name masks has a source of them").fill(number, mask);
+    }
+}
+
+impl fmt::Debug for Masks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Masks" } else { "no masks" })
+    }
 }
 
 /// Words of a mask over so many tokens.

@@ -1,5 +1,6 @@
 //! A chat request as every dialect asks it, and how it becomes a prompt, a grammar and a job.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use mambo_engine::{Request, SamplingParams};
@@ -145,6 +146,8 @@ impl Service {
                 format!("has more than {MOST_STOPS} strings, or one of more than {LONGEST_STOP} bytes");
             return Err(ApiError::field("stop", problem));
         }
+        // Texts have no such tokens; a prompt that comes as tokens may.
+        self.check_vocabulary("prompt", prompt.tokens.iter().copied())?;
         let (tokens, context) = (prompt.tokens.len(), self.context_tokens);
         if tokens >= context {
             let message = format!(
@@ -174,6 +177,15 @@ impl Service {
             logit_bias: asked.logit_bias.clone(),
             logprobs: asked.logprobs,
         };
+        self.check_vocabulary("logit_bias", sampling.logit_bias.iter().map(|(token, _)| *token))?;
+        let is_banned = |(token, bias): &(u32, f32)| (*bias == f32::NEG_INFINITY).then_some(*token);
+        let banned: HashSet<u32> = sampling.logit_bias.iter().filter_map(is_banned).collect();
+        if banned.len() >= self.info.vocabulary {
+            return Err(ApiError::field(
+                "logit_bias",
+                "bans every token; leave some that an answer may have",
+            ));
+        }
         match sampling.problem() {
             Some(problem) => {
                 let field = problem.split([' ', ':']).next().unwrap_or_default().to_owned();

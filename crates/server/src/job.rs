@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use mambo_engine::{Choice, FinishReason, Request, Reuse, Snapshot, TokenMask};
 use tokio::sync::mpsc::UnboundedSender;
 
+/// Time enough for a request whose limit the clock cannot count.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// A request with the way back to who asked.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -20,7 +23,8 @@ pub(crate) struct Job {
 impl Job {
     pub fn new(request: Request, updates: UnboundedSender<Update>, limit: Duration) -> Job {
         let arrived = Instant::now();
-        Job { request, updates, deadline: arrived + limit, arrived }
+        let deadline = arrived.checked_add(limit).unwrap_or_else(|| arrived + LONGEST);
+        Job { request, updates, deadline, arrived }
     }
 
     /// The same with a grammar.

@@ -45,6 +45,22 @@ impl Service {
         format!("{kind}-{:016x}{number:08x}", RandomState::new().hash_one(number))
     }
 
+    /// Refuses a field that names a token which the model does not have.
+    pub fn check_vocabulary(
+        &self,
+        field: &str,
+        tokens: impl IntoIterator<Item = u32>,
+    ) -> Result<(), ApiError> {
+        let vocabulary = self.info.vocabulary;
+        match tokens.into_iter().find(|token| *token as usize >= vocabulary) {
+            Some(token) => Err(ApiError::field(
+                field,
+                format!("token {token} is outside the vocabulary of {vocabulary}"),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// The name that the model is listed under.
     pub fn model_name(&self) -> &str {
         self.config.model_names.first().map_or("model", String::as_str)

@@ -34,6 +34,24 @@ fn open_connections(server: &Running) -> usize {
 }
 
 #[test]
+fn limits_beyond_all_counting_are_none() {
+    let server = client::serve(1, |config| {
+        config.connections = usize::MAX;
+        config.time_limit = std::time::Duration::MAX;
+    });
+    assert_eq!(server.ask("Hello!", serde_json::json!({"max_tokens": 1}))["object"], "chat.completion");
+}
+
+#[test]
+fn several_hosts_are_refused() {
+    let server = client::serve(1, |_| {});
+    let request =
+        b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\nconnection: close\r\n\r\n";
+    let reply = server.send_raw(request);
+    assert!(reply.status == 400 && reply.body.contains("several hosts"), "{}", reply.body);
+}
+
+#[test]
 fn a_head_that_does_not_come_ends_the_connection() {
     let server = serve(1, |config| config.head_timeout = Duration::from_millis(400));
     let mut silent = server.connect();

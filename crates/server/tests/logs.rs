@@ -81,6 +81,13 @@ fn a_request_is_one_line() {
         assert!(line["cached_tokens"].is_u64() && line["total_ms"].is_u64(), "{line}");
         assert!(line["first_token_ms"].as_u64() <= line["total_ms"].as_u64(), "{line}");
     }
+    // Inputs of embeddings are prompts like others.
+    let texts = json!({"input": [secret, secret]});
+    let used = post("embed", "/v1/embeddings", &texts).json()["usage"]["prompt_tokens"].clone();
+    let line = log.line("embed", "request");
+    assert_eq!((&line["prompt_tokens"], &line["finish"]), (&used, &json!("stop")), "{line}");
+    post("embed-again", "/v1/embeddings", &texts);
+    assert!(log.line("embed-again", "request")["cached_tokens"].as_u64() > Some(0));
     post("refused", "/v1/messages", &json!({"messages": [], "secret": "swordfish"}));
     assert_eq!(log.line("refused", "request")["status"], 400);
     let made = server.get("/v1/models").header("x-request-id").unwrap().to_owned();

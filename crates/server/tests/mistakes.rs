@@ -48,6 +48,74 @@ fn a_wrong_value_is_named() {
     assert_eq!(server.post("/v1/chat/completions", &chat("hi", unknown)).status, 200);
 }
 
+/// What the document leaves open, the server takes; what it bounds, the server refuses.
+#[test]
+fn the_document_says_what_is_taken() {
+    let server = serve(1, |_| {});
+    let document = server.get("/openapi.json").json();
+    let schemas = &document["components"]["schemas"];
+    let tool = |name: &str| json!({"tools": [{"type": "function", "function": {"name": name}}]});
+    let taken = [
+        json!({"temperature": 1e30}),
+        json!({"presence_penalty": 1e9, "frequency_penalty": -1e9, "repetition_penalty": 1e9}),
+        json!({"messages": [{"role": "narrator", "content": "hi"}]}),
+        tool("Größe, 2 m?"),
+    ];
+    for more in taken {
+        let mut body = chat("hi", json!({"max_tokens": 1}));
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let reply = server.post("/v1/chat/completions", &body);
+        assert_eq!(reply.status, 200, "{more}: {}", reply.body);
+    }
+    assert_eq!(server.post("/v1/chat/completions", &chat("hi", tool(""))).status, 400);
+    let sampling = &schemas["SamplingFields"]["properties"];
+    for (field, minimum) in [("temperature", json!(0)), ("presence_penalty", Value::Null)] {
+        let bounds = (&sampling[field]["minimum"], &sampling[field]["maximum"]);
+        assert_eq!(bounds, (&minimum, &Value::Null), "{field}");
+    }
+    assert_eq!(sampling["repetition_penalty"]["exclusiveMinimum"], 0);
+    assert_eq!(schemas["ChatMessage"]["properties"]["role"]["pattern"], Value::Null);
+}
+
+#[test]
+fn the_document_has_every_method_of_a_path() {
+    let server = serve(1, |_| {});
+    let document = server.get("/openapi.json").json();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let reply = server.request("PATCH", &path.replace("{name}", "x"), &[], "");
+        assert_eq!(reply.status, 405, "{path}: {}", reply.body);
+        let allowed = reply.header("allow").unwrap_or_default().to_lowercase();
+        // What answers GET answers HEAD too.
+        let mut allowed: Vec<&str> = allowed.split(',').map(str::trim).filter(|m| *m != "head").collect();
+        allowed.sort_unstable();
+        let mut described: Vec<&str> = methods.as_object().unwrap().keys().map(String::as_str).collect();
+        described.sort_unstable();
+        assert_eq!(allowed, described, "{path}: the server on the left, the document on the right");
+    }
+}
+
+#[test]
+fn a_token_that_the_model_does_not_have_is_refused_before_the_stream() {
+    let server = serve(1, |_| {});
+    let bias = json!({"99999999": 1});
+    let all: serde_json::Map<String, Value> = (0..4096).map(|id| (id.to_string(), json!(-100))).collect();
+    let reply = server.post("/v1/chat/completions", &chat("hi", json!({"logit_bias": all})));
+    assert!(reply.status == 400 && reply.body.contains("bans every token"), "{}", reply.body);
+    let cases = [
+        ("/v1/chat/completions", chat("hi", json!({"logit_bias": bias, "stream": true})), "logit_bias"),
+        ("/v1/completions", json!({"prompt": "hi", "logit_bias": bias, "stream": true}), "logit_bias"),
+        ("/v1/completions", json!({"prompt": [1, 99999999], "stream": true}), "prompt"),
+        ("/v1/embeddings", json!({"input": [[1], [99999999]]}), "input[1]"),
+    ];
+    for (path, body, field) in cases {
+        let reply = server.post(path, &body);
+        assert_eq!(reply.status, 400, "{body}: {}", reply.body);
+        let error = &reply.json()["error"];
+        assert_eq!(error["param"], field, "{error}");
+        assert!(error["message"].as_str().unwrap().contains("token 99999999"), "{error}");
+    }
+}
+
 #[test]
 fn every_path_has_its_dialect_of_errors() {
     let server = serve(1, |_| {});

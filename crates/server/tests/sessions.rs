@@ -176,6 +176,25 @@ fn the_disk_keeps_what_memory_drops_and_what_a_stop_would_lose() {
 }
 
 #[test]
+fn embeddings_go_on_from_what_the_disk_holds() {
+    let folder = Folder::new("embedded");
+    let restored = |server: &Running| {
+        let metrics = server.get("/metrics").body;
+        let line = metrics.lines().find(|line| line.starts_with("vllm:prefix_cache_hits_total ")).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let embed = |server: &Running| {
+        let reply = server.post("/v1/embeddings", &json!({"input": rules(3)}));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.json()["data"][0]["embedding"].clone()
+    };
+    let want = embed(&with_disk(&folder.0));
+    let server = with_disk(&folder.0);
+    assert_eq!(embed(&server), want);
+    assert!(restored(&server) > 256.0, "{} tokens", restored(&server));
+}
+
+#[test]
 fn the_disk_keeps_its_budget() {
     let folder = Folder::new("budget");
     let path = folder.0.clone();

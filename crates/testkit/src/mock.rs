@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mambo_kernel::case::Rng;
 use mambo_kernel::{
-    Backend, BackendError, CacheLayout, CallTime, Cell, HiddenRows, KernelRow, MemoryBudget, Program,
-    ProgramId, StepInputs, StepResults, Ticket, Wait, WeightKey, WeightSource,
+    Backend, BackendError, CacheLayout, CallTime, Cell, ChooseInputs, HiddenRows, KernelRow, MaskSource,
+    Masks, MemoryBudget, Program, ProgramId, StepInputs, StepResults, Ticket, Wait, WeightKey, WeightSource,
+    mask_words,
 };
 
 /// Everything that a wrapper leaves to the backend inside.
@@ -71,7 +72,29 @@ macro_rules! as_inside {
 /// Steps that [`Late`] takes before the first is collected.
 pub const LATE_DEPTH: usize = 3;
 
-/// A step has ended only after it was asked for a few times, however old it is.
+/// Masks that were asked for before they are read.
+struct Asked(HashMap<u32, Vec<u32>>);
+
+impl Asked {
+    /// Asks for the masks of a step on a thread of its own, the last first.
+    fn on_a_thread(choose: ChooseInputs, vocabulary: usize) -> Asked {
+        let numbers = choose.rows.iter().filter_map(|row| row.mask).rev();
+        let ask = |number| {
+            let mut mask = vec![0; mask_words(vocabulary)];
+            choose.masks.fill(number, &mut mask);
+            (number, mask)
+        };
+        std::thread::scope(|scope| Asked(scope.spawn(|| numbers.map(ask).collect()).join().expect("masks")))
+    }
+}
+
+impl MaskSource for Asked {
+    fn fill(&self, number: u32, mask: &mut [u32]) {
+        mask.copy_from_slice(&self.0[&number]);
+    }
+}
+
+/// A step has ended only after it was asked for a few times, however old it is. Masks are asked for on another thread.
 pub struct Late<B> {
     inside: B,
     random: Rng,
@@ -102,7 +125,10 @@ impl<B: Backend> Backend for Late<B> {
         let is_behind = matches!(step.hidden, HiddenRows::Previous { .. });
         let in_flight = self.waiting.len() - self.behind.len();
         assert!(is_behind || in_flight < LATE_DEPTH, "{in_flight} steps are in flight already");
-        let ticket = self.inside.submit(id, step)?;
+        let vocabulary = self.program(id).chooser().map_or(0, |call| call.inputs[0].cols);
+        let masks = Asked::on_a_thread(step.choose, vocabulary);
+        let choose = ChooseInputs { masks: Masks::of(&masks), ..step.choose };
+        let ticket = self.inside.submit(id, &StepInputs { choose, ..*step })?;
         self.waiting.insert(ticket, self.random.below(5) as u32);
         if is_behind {
             self.behind.push(ticket);

@@ -3,7 +3,8 @@
 
 mod model;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 
 use mambo_engine::{
     Choice, Engine, EngineError, Event, FinishReason, Request, SamplingParams, Snapshot, TokenMask,
@@ -240,6 +241,36 @@ proptest! {
             assert_eq!(engine.free_cells(), (layout.slots, layout.pages));
         }
     }
+}
+
+/// Remembers the threads that asked for it, and how far the answer was.
+#[derive(Debug, Default)]
+struct Remembering(Mutex<Vec<(ThreadId, usize)>>);
+
+impl TokenMask for Remembering {
+    fn allow(&self, generated: &[u32], mask: &mut [u32]) {
+        self.0.lock().unwrap().push((std::thread::current().id(), generated.len()));
+        Thirds.allow(generated, mask);
+    }
+}
+
+#[test]
+fn masks_are_made_when_the_backend_asks_for_them() {
+    let backend = Late::new(ReferenceBackend::new(), 3);
+    let (mut engine, _) = model::load("moe", Box::new(backend), model::config(), None);
+    let mask = Arc::new(Remembering::default());
+    let request = |mask: Arc<dyn TokenMask>| Request {
+        prompt: vec![3, 1, 4, 1, 5],
+        max_tokens: Some(6),
+        mask: Some(mask),
+        ..Request::default()
+    };
+    let late = model::run_alone(&mut engine, &request(mask.clone()));
+    assert_eq!(late, model::run_alone(&mut plain("moe"), &request(Arc::new(Thirds))));
+    let asked = mask.0.lock().unwrap();
+    assert_eq!(asked.iter().map(|(_, generated)| *generated).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    // The engine has left them all to the backend, which has a thread of its own for them.
+    assert!(asked.iter().all(|(thread, _)| *thread != std::thread::current().id()));
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub struct ChatTemplate {
     syntax: SyntaxConfig,
     name: String,
     source: String,
-    /// What is compiled: the source without marks for training.
+    /// What is compiled: the source without marks for training and without products of constants.
     compiled_source: String,
     tokens: Vec<(&'static str, String)>,
     clock: Option<fn() -> i64>,
@@ -97,7 +97,7 @@ impl ChatTemplate {
         environment.add_function("raise_exception", raise_exception);
         bounds::install(&mut environment);
         growing::install(&mut environment);
-        let compiled_source = without_masks(source);
+        let compiled_source = bounds::unfolded(&without_masks(source), syntax.clone());
         let parsed = machinery::parse(&compiled_source, name, syntax.clone()).map(drop);
         parsed.map_err(|error| TextError::TemplateSyntax {
             template: name.to_owned(),

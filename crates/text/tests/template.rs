@@ -203,6 +203,13 @@ fn templates_that_make_much_of_little_end_with_an_error() {
         "{% set n = 10 ** 9 %}{{ 'x' * n }}".into(),
         "{% set n = 10 ** 9 %}{{ [1] * n }}".into(),
         "{% set n = 10 ** 9 %}{{ (1, 2) * n }}".into(),
+        // Constants, which a compiler may fold.
+        "{{ 'x' * 99999999 }}".into(),
+        "{{ 99999999 * 'x' }}".into(),
+        "{% if false %}{% endif %}{{ ('x') * (9999 * 9999)|int }}".into(),
+        "{{ ([1, 2] * 99999999)|length }}".into(),
+        "{{ ('x' * 9999) * 9999 }}".into(),
+        "{{ '{{' ~ 'x' * 99999999 }}".into(),
         "{% set n = 10 ** 9 %}{{ 'x'|indent(n, true) }}".into(),
         "{% set n = 10 ** 9 %}{{ 'x'|indent(width=n, first=true) }}".into(),
         "{% set n = 10 ** 9 %}{{ [1]|batch(n, 'x')|list }}".into(),
@@ -221,6 +228,16 @@ fn templates_that_make_much_of_little_end_with_an_error() {
         let says_why = ["makes a value", "makes values", "makes lists", "recursion"];
         assert!(says_why.iter().any(|why| error.contains(why)), "{source}: {error}");
     }
+}
+
+#[test]
+fn products_are_what_they_are_in_python() {
+    let source = "{% macro m(a, b=2 * 3) %}{{ a * b }}{% endmacro %}{% set l = [1, 2] %}\
+                  {{ m(2) }} {{ 'ab' * 2 }} {{ 2 * 'ab' }} {{ -2 * 3 }} {{ 2 ** 2 * 3 }} {{ l[0] * 4 + 1 }} \
+                  {{ (l * 2)|length }} {{ {'a': 2}['a'] * 2 }} {{ 1 if 2 * 3 == 6 else 0 }} {{ m(*[2, 5]) }} {{- ' * ' }}\
+                  {# 2 * 2 #} * {% raw %}{{ 2 * 2 }}{% endraw %}";
+    let text = ChatTemplate::new("t", source).unwrap().render(&ChatRequest::new(vec![])).unwrap();
+    assert_eq!(text, "12 abab abab -6 12 5 4 4 1 10 *  * {{ 2 * 2 }}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::args::ModelArgs;
 use crate::byte_size::ByteSize;
 use crate::log::LogArgs;
 use crate::open;
+use crate::small_file;
 use crate::terminal::put_note;
 
 /// What requests call the built-in model.
@@ -85,6 +86,12 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     if args.max_connections == 0 {
         bail!("--max-connections is 0; at least one client must get in");
     }
+    if args.time_limit == 0 {
+        bail!("--time-limit is 0; a request needs some time");
+    }
+    if args.name.iter().any(|name| name.trim().is_empty()) {
+        bail!("--name is empty; requests must have something to call the model");
+    }
     let config = config(args)?;
     args.log.install();
     let model = open::model(args.model.model.as_deref())?;
@@ -152,7 +159,7 @@ fn model_name(name: Option<&str>) -> String {
 }
 
 fn read_keys(path: &Path) -> Result<Vec<String>> {
-    let text = std::fs::read_to_string(path)
+    let text = small_file::read(path)
         .with_context(|| format!("cannot read the keys in {}; check --api-key-file", path.display()))?;
     let keys: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();

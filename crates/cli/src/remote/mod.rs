@@ -20,6 +20,7 @@ use crate::args::SampleArgs;
 use crate::interrupt::Interrupt;
 use crate::partner::Partner;
 use crate::reply::{Show, Timed, speeds};
+use crate::small_file;
 use address::Address;
 use connection::Connection;
 use http::{Head, Response};
@@ -189,7 +190,7 @@ impl Partner for Remote<'_> {
 /// The key in a file; what cannot stand in a header is refused.
 fn read_key(path: &Path) -> Result<String> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path)
+    let text = small_file::read(path)
         .with_context(|| format!("cannot read the key in {shown}; check --api-key-file"))?;
     let key = text.lines().next().unwrap_or_default().trim();
     if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {

@@ -2,7 +2,7 @@
 //!
 //! The row is read once for its maximum, and once more for the tokens in the band below it where one is drawn. Of those
 //! only as many are put in order as `top_k`, `top_p` and `min_p` look at, and only those whose random bits could win
-//! have their logarithms computed. 4 bytes per logit and pass.
+//! have their logarithms computed. 4 bytes per logit and pass. A row's mask is made by the thread that takes the row.
 #![allow(unsafe_code)]
 
 use mambo_kernel::ops::choose::{BAND, NoiseKey, adjusted, most_likely_first, noise};
@@ -184,16 +184,36 @@ fn adjust(logits: &[f32], changes: &[Adjustment], mask: Option<&[u32]>, into: &m
     }
 }
 
+impl Choose {
+    /// The next row of this thread. Rows with a mask come first: making one can take longer than all that choosing
+    /// does, and a thread that began with the last of them would be waited for.
+    #[inline(always)]
+    fn next(&self, cx: &Cx, rows: usize) -> Option<usize> {
+        let is_masked = |index: &usize| cx.step.choose.rows[*index].mask.is_some();
+        for (phase, masked) in [(0, true), (1, false)] {
+            while let Some(index) = cx.next(phase, rows) {
+                if is_masked(&index) == masked {
+                    return Some(index);
+                }
+            }
+        }
+        None
+    }
+}
+
 impl Work for Choose {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
         let (logits, out) = (cx.view(&self.logits), cx.view(&self.out));
         let (choose, vocabulary) = (cx.step.choose, self.logits.cols);
-        while let Some(index) = cx.next(0, logits.rows()) {
+        while let Some(index) = self.next(cx, logits.rows()) {
             let (how, plain) = (&choose.rows[index], logits.row(index));
             let changes = &choose.adjustments[how.adjustments.start as usize..how.adjustments.end as usize];
-            let words = mask_words(vocabulary);
-            let mask = how.mask.map(|mask| &choose.masks[mask as usize * words..][..words]);
+            let mask = how.mask.map(|number| {
+                let mask: &mut [u32] = bytemuck::cast_slice_mut(&mut scratch.words[..mask_words(vocabulary)]);
+                choose.masks.fill(number, mask);
+                &*mask
+            });
             let row = if changes.is_empty() && mask.is_none() {
                 Row::new::<S>(plain)
             } else {

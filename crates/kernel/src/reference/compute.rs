@@ -220,8 +220,12 @@ impl ReferenceBackend {
                 let how = &choose.rows[row];
                 let changes =
                     &choose.adjustments[how.adjustments.start as usize..how.adjustments.end as usize];
-                let mask = how.mask.map(|index| &choose.masks[index as usize * words..][..words]);
-                let token = ops::choose::reference(&logits, how, changes, mask);
+                let mask = how.mask.map(|number| {
+                    let mut mask = vec![0; words];
+                    choose.masks.fill(number, &mut mask);
+                    mask
+                });
+                let token = ops::choose::reference(&logits, how, changes, mask.as_deref());
                 self.write_row(&call.outputs[0], row, &[f32::from_bits(token)]);
             }
             _ => self.row_op(call, w, step, row),

@@ -43,7 +43,7 @@ pub(super) enum AnthropicContent {
 #[schema(as = AnthropicTool)]
 pub(super) struct Tool {
     /// Its name.
-    #[schema(pattern = "^[a-zA-Z0-9_-]{1,64}$")]
+    #[schema(min_length = 1, example = "get_weather")]
     name: String,
     /// What it is good for.
     description: Option<String>,

@@ -51,7 +51,7 @@ pub(crate) struct MessagesRequest {
     #[schema(max_items = 16)]
     pub stop_sequences: Option<Vec<String>>,
     /// How freely tokens are chosen; 0 takes the most likely one. The model's own setting unless given.
-    #[schema(minimum = 0, maximum = 100)]
+    #[schema(minimum = 0)]
     pub temperature: Option<f32>,
     /// Chooses among the most likely tokens that reach this probability together.
     #[schema(exclusive_minimum = 0, maximum = 1)]

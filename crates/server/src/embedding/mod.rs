@@ -6,14 +6,14 @@ mod base64;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use mambo_engine::{FinishReason, Request};
+use mambo_engine::{FinishReason, Request, Reuse};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 pub(crate) use base64::base64;
 
 use crate::asked::Asked;
 use crate::error::{ApiError, Kind};
-use crate::generation::End;
+use crate::generation::{End, Usage};
 use crate::job::{Job, Update};
 use crate::openai::finish_error;
 use crate::service::Service;
@@ -38,6 +38,8 @@ pub(crate) struct Embeddings {
     pub vectors: Vec<Vec<f32>>,
     /// Tokens of all inputs.
     pub prompt_tokens: usize,
+    /// Those that had been read before.
+    cached: Reuse,
 }
 
 type Updates = UnboundedReceiver<Update>;
@@ -52,9 +54,7 @@ impl Asked {
         })
         .await
     }
-}
 
-impl Service {
     /// The vectors of inputs; dropping the future cancels what still runs.
     pub async fn embed(
         &self,
@@ -63,20 +63,37 @@ impl Service {
     ) -> Result<Embeddings, ApiError> {
         let dimensions = self.dimensions(options.dimensions)?;
         let inputs = self.checked(inputs, options.truncate)?;
-        let (begun, mut embeddings) = (Instant::now(), Embeddings::default());
-        embeddings.prompt_tokens = inputs.iter().map(Vec::len).sum();
+        let prompt_tokens = inputs.iter().map(Vec::len).sum();
+        let mut embeddings = Embeddings { prompt_tokens, ..Embeddings::default() };
+        let done = self.embed_all(inputs, dimensions, options.priority, &mut embeddings).await;
+        let usage = Usage { prompt_tokens, reuse: embeddings.cached, ..Usage::default() };
+        self.record.note_answer(&usage, Some(if done.is_ok() { "stop" } else { "error" }), true);
+        done.map(|()| embeddings)
+    }
+}
+
+impl Service {
+    async fn embed_all(
+        &self,
+        inputs: Vec<Vec<u32>>,
+        dimensions: usize,
+        priority: i32,
+        embeddings: &mut Embeddings,
+    ) -> Result<(), ApiError> {
+        let begun = Instant::now();
         // As many at once as there are slots: more would only stand in the way of others.
         let mut running: VecDeque<Updates> = VecDeque::new();
         for tokens in inputs {
             while running.len() >= self.worker.slots() {
-                finish_first(&mut running, dimensions, &mut embeddings).await?;
+                finish_first(&mut running, dimensions, embeddings).await?;
             }
+            self.recall(&tokens).await;
             loop {
-                match self.start_embedding(&tokens, options.priority, begun) {
+                match self.start_embedding(&tokens, priority, begun) {
                     Ok(updates) => break running.push_back(updates),
                     // The queue is full of others' requests; once one of ours has ended there is a place.
                     Err(Refusal::Full(_)) if !running.is_empty() => {
-                        finish_first(&mut running, dimensions, &mut embeddings).await?;
+                        finish_first(&mut running, dimensions, embeddings).await?;
                     }
                     Err(refusal) => {
                         self.metrics.note_refusal();
@@ -86,9 +103,9 @@ impl Service {
             }
         }
         while !running.is_empty() {
-            finish_first(&mut running, dimensions, &mut embeddings).await?;
+            finish_first(&mut running, dimensions, embeddings).await?;
         }
-        Ok(embeddings)
+        Ok(())
     }
 
     /// The length of vectors that are asked for.
@@ -114,6 +131,7 @@ impl Service {
         }
         let context = self.context_tokens;
         for (index, tokens) in inputs.iter_mut().enumerate() {
+            self.check_vocabulary(&format!("input[{index}]"), tokens.iter().copied())?;
             let problem = match tokens.len() {
                 0 => "is empty; give at least one token".to_owned(),
                 count if count > context && !truncate => {
@@ -155,7 +173,8 @@ async fn finish_first(
     let mut updates = running.pop_front().expect("one is running");
     loop {
         match updates.recv().await {
-            Some(Update::Started(_) | Update::Token(_) | Update::Snapshot(_)) => {}
+            Some(Update::Started(reuse)) => into.cached.tokens += reuse.tokens,
+            Some(Update::Token(_) | Update::Snapshot(_)) => {}
             Some(Update::Embedding(row)) => {
                 into.vectors.push(unit_vector(row, dimensions));
                 return Ok(());

@@ -69,7 +69,7 @@ pub(crate) async fn serve(
         .header_read_timeout(limits.head_timeout)
         .max_headers(HEADERS)
         .max_header_size(HEAD_BYTES);
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     let ending = GracefulShutdown::new();
     let mut stop = std::pin::pin!(stop);
     loop {

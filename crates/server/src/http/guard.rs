@@ -17,6 +17,9 @@ pub(super) fn check(config: &ServerConfig, headers: &HeaderMap, is_open: bool) -
 /// A name that leads here by DNS alone is refused: a page elsewhere can point its own name at this machine and would
 /// then count as this server's own page.
 fn check_host(config: &ServerConfig, headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers.get_all(header::HOST).iter().count() > 1 {
+        return Err(ApiError::new(Kind::Invalid, "the request names several hosts; send one `Host`"));
+    }
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or("");
     let name = host_name(host);
     let known = name.eq_ignore_ascii_case("localhost")

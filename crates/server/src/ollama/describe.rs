@@ -12,8 +12,8 @@ use crate::openapi::{Operation, Refusals};
 #[derive(ToSchema)]
 #[schema(as = OllamaMessage)]
 pub(super) struct Message {
-    /// `system`, `user`, `assistant` or `tool`.
-    #[schema(pattern = "^(system|user|assistant|tool)$")]
+    /// `system`, `user`, `assistant` or `tool`; what else the model's template knows.
+    #[schema(example = "user")]
     role: String,
     /// What was said.
     content: String,

@@ -16,7 +16,7 @@ use crate::openai::{ChatTool, text_alone};
 #[schema(as = OllamaOptions)]
 pub(crate) struct Options {
     /// How freely tokens are chosen; 0 takes the most likely one. The model's own setting unless given.
-    #[schema(minimum = 0, maximum = 100)]
+    #[schema(minimum = 0)]
     pub temperature: Option<f32>,
     /// Chooses among this many of the most likely tokens; 0 among all.
     #[schema(minimum = 0)]
@@ -32,13 +32,11 @@ pub(crate) struct Options {
     /// Most tokens of the answer; 0 or less means as many as fit.
     pub num_predict: Option<i64>,
     /// Divides the logits of tokens that were seen.
-    #[schema(exclusive_minimum = 0, maximum = 100)]
+    #[schema(exclusive_minimum = 0)]
     pub repeat_penalty: Option<f32>,
     /// Taken from the logits of tokens that the answer has already.
-    #[schema(minimum = -100, maximum = 100)]
     pub presence_penalty: Option<f32>,
     /// The same, times how often it has them.
-    #[schema(minimum = -100, maximum = 100)]
     pub frequency_penalty: Option<f32>,
     /// Strings that end the answer; they are not part of it.
     #[schema(max_items = 16)]

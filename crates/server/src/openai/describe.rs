@@ -16,7 +16,7 @@ use crate::openapi::{Operation, Refusals};
 #[derive(ToSchema)]
 pub(crate) struct ChatMessage {
     /// `system`, `user`, `assistant` or `tool`; what else the model's template knows.
-    #[schema(pattern = "^(system|developer|user|assistant|tool)$")]
+    #[schema(example = "user")]
     role: String,
     /// What was said: text, or parts of text.
     content: Option<ChatContent>,
@@ -82,7 +82,7 @@ pub(crate) struct ChatTool {
 #[derive(ToSchema)]
 struct OfferedFunction {
     /// Its name.
-    #[schema(pattern = "^[a-zA-Z0-9_-]{1,64}$")]
+    #[schema(min_length = 1, example = "get_weather")]
     name: String,
     /// What it is good for.
     description: Option<String>,
@@ -207,7 +207,7 @@ pub(super) struct ResponseTool {
     #[schema(pattern = "^function$")]
     r#type: String,
     /// The function's name.
-    #[schema(pattern = "^[a-zA-Z0-9_-]{1,64}$")]
+    #[schema(min_length = 1, example = "get_weather")]
     name: String,
     /// What it is good for.
     description: Option<String>,

@@ -40,7 +40,7 @@ pub(crate) struct StreamOptions {
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 pub(crate) struct SamplingFields {
     /// How freely tokens are chosen; 0 takes the most likely one. The model's own setting unless given.
-    #[schema(minimum = 0, maximum = 100)]
+    #[schema(minimum = 0)]
     pub temperature: Option<f32>,
     /// Chooses among the most likely tokens that reach this probability together.
     #[schema(exclusive_minimum = 0, maximum = 1)]
@@ -52,13 +52,13 @@ pub(crate) struct SamplingFields {
     #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f32>,
     /// Taken from the logits of tokens that the answer has already.
-    #[schema(minimum = -100, maximum = 100, default = 0)]
+    #[schema(default = 0)]
     pub presence_penalty: Option<f32>,
     /// The same, times how often it has them.
-    #[schema(minimum = -100, maximum = 100, default = 0)]
+    #[schema(default = 0)]
     pub frequency_penalty: Option<f32>,
     /// Divides the logits of tokens that were seen.
-    #[schema(exclusive_minimum = 0, maximum = 100, default = 1)]
+    #[schema(exclusive_minimum = 0, default = 1)]
     pub repetition_penalty: Option<f32>,
     /// The same seed and request give the same answer.
     pub seed: Option<i64>,

@@ -3,8 +3,8 @@
 
 use mambo_kernel::case::{Case, CaseWeight};
 use mambo_kernel::{
-    Backend, BackendError, CacheLayout, Call, Cell, ChooseInputs, ChooseRow, Elem, Fetch, HiddenRows, Op,
-    Operand, Output, PAGE_TOKENS, Phase, Place, Program, ProgramId, ROW_ALIGN, RowBase, Rows, Segment,
+    Backend, BackendError, CacheLayout, Call, Cell, ChooseInputs, ChooseRow, Elem, Fetch, HiddenRows, Masks,
+    Op, Operand, Output, PAGE_TOKENS, Phase, Place, Program, ProgramId, ROW_ALIGN, RowBase, Rows, Segment,
     StepInputs, StepResults, ValueType, Wait, WeightError, WeightKey, WeightPart, WeightSource,
 };
 use mambo_tensor::DType;
@@ -256,7 +256,7 @@ impl<'a> Trial<'a> {
             choose: ChooseInputs {
                 rows: &choose_rows,
                 adjustments: &self.case.choose.adjustments,
-                masks: &self.case.choose.masks,
+                masks: Masks::of(&self.case.choose),
             },
             fetch: &fetch,
             ..StepInputs::default()

@@ -3,10 +3,10 @@
 //! a longer value is first asked how long, and what was made is measured. A value counts as long as it would print, so
 //! that lists which hold one thing many times cannot grow unseen either.
 //!
-//! Left open: constants that the compiler folds before anything runs, such as `'x' * 99999999`. The engine itself keeps
-//! each such product below 100 MB, so that a template takes at most that for every `*` it spells out.
+//! The compiler would fold `'x' * 99999999` before anything is asked, so that it is kept from seeing constants there.
 
-use minijinja::machinery::{Instruction, Instructions};
+use minijinja::machinery::{Instruction, Instructions, Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, escape_formatter};
 
@@ -25,6 +25,8 @@ const BEFORE_JOINING: &str = "#before_joining";
 const BEFORE_REPEATING: &str = "#before_repeating";
 /// Measures what was made.
 const MADE: &str = "#made";
+/// Stands behind what is multiplied, where the compiler sees a filter and folds nothing; no instruction comes of it.
+const NOT_FOLDED: &str = "mambo_not_folded";
 /// An instruction that is looked up by name each time.
 const NOT_CACHED: u8 = !0;
 
@@ -147,6 +149,38 @@ pub(super) fn install(environment: &mut Environment) {
     });
 }
 
+/// The same template, in which no product is one of constants. Sums and joins of constants are no longer than the
+/// template itself.
+pub(super) fn unfolded(source: &str, syntax: SyntaxConfig) -> String {
+    let (mut output, mut copied) = (String::with_capacity(source.len()), 0);
+    let mut follows_operand = false;
+    // What is no token at all is the parser's to refuse.
+    for (token, span) in tokenize(source, false, syntax).map_while(Result::ok) {
+        if matches!(token, Token::Mul) && follows_operand {
+            let at = span.start_offset as usize;
+            output.push_str(&source[copied..at]);
+            output.push('|');
+            output.push_str(NOT_FOLDED);
+            output.push(' ');
+            copied = at;
+        }
+        follows_operand = matches!(
+            token,
+            Token::Ident(_)
+                | Token::Str(_)
+                | Token::String(_)
+                | Token::Int(_)
+                | Token::Int128(_)
+                | Token::Float(_)
+                | Token::ParenClose
+                | Token::BracketClose
+                | Token::BraceClose
+        );
+    }
+    output.push_str(&source[copied..]);
+    output
+}
+
 /// The same instructions, with questions around those that make values.
 pub(super) fn bounded<'source>(
     name: &'source str,
@@ -194,6 +228,7 @@ fn with_questions<'source>(instruction: &Instruction<'source>) -> Vec<Instructio
             vec![filter(BEFORE_JOINING, 2), Instruction::UnpackList(2), own]
         }
         Instruction::Mul => vec![filter(BEFORE_REPEATING, 2), Instruction::UnpackList(2), own],
+        Instruction::ApplyFilter(NOT_FOLDED, ..) => Vec::new(),
         Instruction::BuildMap(_)
         | Instruction::BuildList(Some(_))
         | Instruction::BuildTuple(Some(_))

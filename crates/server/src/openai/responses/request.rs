@@ -35,7 +35,7 @@ pub(crate) struct ResponsesRequest {
     #[schema(minimum = 1, maximum = 1073741824)]
     pub max_output_tokens: Option<i64>,
     /// How freely tokens are chosen; 0 takes the most likely one. The model's own setting unless given.
-    #[schema(minimum = 0, maximum = 100)]
+    #[schema(minimum = 0)]
     pub temperature: Option<f32>,
     /// Chooses among the most likely tokens that reach this probability together.
     #[schema(exclusive_minimum = 0, maximum = 1)]
