@@ -94,8 +94,9 @@ impl Container {
 
     /// A tensor and what stands beside it.
     pub(super) fn planned(self, tensor: ExportTensor, part: Part, dtype: DType) -> Vec<Planned> {
-        let ExportTensor { name, weight, shape, first_row, .. } = tensor;
-        let main = Planned { name, weight, part, shape, dtype, first_row, content: Content::Values };
+        let ExportTensor { name, weight, shape, first_row, turned_heads, .. } = tensor;
+        let main =
+            Planned { name, weight, part, shape, dtype, first_row, turned_heads, content: Content::Values };
         match (self, dtype) {
             (Container::Gguf, DType::NVFP4) => {
                 let experts = if part.usage() == WeightUse::Experts { main.shape[0] } else { 1 };

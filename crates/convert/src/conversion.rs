@@ -185,6 +185,7 @@ mod tests {
             shape: vec![1 << 60],
             dtype: DType::F32,
             first_row: 0,
+            turned_heads: None,
             content: Content::Values,
         };
         let layout = Layout { tensors: vec![tensor], notes: Vec::new() };

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mambo_kernel::{WeightSource, WeightUse};
-use mambo_model::{BoundWeight, WeightTable};
+use mambo_kernel::{WeightPart, WeightSource, WeightUse};
+use mambo_model::{BoundWeight, WeightTable, turned_row};
 use mambo_tensor::blocks::{E2M1_MAX, pairs};
 use mambo_tensor::{DType, F8_E4M3_MAX, decode_row, encode_row_weighted};
 
@@ -90,6 +90,11 @@ impl<'a, 'c> Converter<'a, 'c> {
         sums
     }
 
+    fn note_error(&self, tensor: &Planned, error: SquaredError) {
+        let mut errors = self.errors.lock().expect("no worker panics");
+        errors.entry(tensor.weight.clone()).or_default().add(error);
+    }
+
     /// The factors of the experts a tensor is about.
     fn write_factors(&self, tensor: &Planned, weight: &BoundWeight, out: &mut [u8]) {
         let factors = self.factors.get(tensor.weight.as_str()).expect("factors were read for the layout");
@@ -116,6 +121,28 @@ impl Source for Converter<'_, '_> {
         let mut row = RowConverter::new(self, tensor, weight);
         let per_part = row.row_count / weight.part_count();
         let mut out = out.chunks_exact_mut(tensor.row_bytes());
+        if tensor.turned_heads.is_some() {
+            // Rows of one head are close together: the part they are in is read once for most of them.
+            let mut read: Option<(usize, WeightPart)> = None;
+            for (index, out) in rows.zip(&mut out) {
+                let index = tensor.first_row + turned_row(tensor.turned_heads, index);
+                let part = index / per_part;
+                let bytes = match read.take() {
+                    Some((own, bytes)) if own == part => bytes,
+                    _ => weight.part(part)?,
+                };
+                let (in_part, stored) = (index % per_part, bytes.bytes.len() / per_part);
+                row.convert(
+                    index,
+                    bytes.row_scale(in_part),
+                    &bytes.bytes[in_part * stored..][..stored],
+                    out,
+                )?;
+                read = Some((part, bytes));
+            }
+            self.note_error(tensor, row.error);
+            return Ok(());
+        }
         let (mut start, last) = (tensor.first_row + rows.start, tensor.first_row + rows.end);
         while start < last {
             let part = start / per_part;
@@ -133,8 +160,7 @@ impl Source for Converter<'_, '_> {
             }
             start = end;
         }
-        let mut errors = self.errors.lock().expect("no worker panics");
-        errors.entry(tensor.weight.clone()).or_default().add(row.error);
+        self.note_error(tensor, row.error);
         Ok(())
     }
 }

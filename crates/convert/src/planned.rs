@@ -22,6 +22,8 @@ pub struct Planned {
     pub dtype: DType,
     /// Row of the weight it starts with: experts may have a tensor each.
     pub first_row: usize,
+    /// Channels of a head whose rows go from halves to neighbours, see [`mambo_model::turned_row`].
+    pub turned_heads: Option<usize>,
     /// Which values of the weight these are.
     pub content: Content,
 }

@@ -117,6 +117,7 @@ mod tests {
             shape: shape.to_vec(),
             dtype: DType::F32,
             first_row: 0,
+            turned_heads: None,
             content: Content::Values,
         }
     }

@@ -3,13 +3,13 @@
 //! Must not know values of weights, tokenizers or element types.
 
 use mambo_checkpoint::GgufValue;
-use mambo_kernel::WeightUse;
+use mambo_kernel::{RopePairs, RopeScaling, WeightUse};
 use serde_json::Value;
 
 use crate::error::ModelError;
 use crate::families::Family;
 use crate::names::{Part, Place};
-use crate::spec::{Mixer, ModelSpec};
+use crate::spec::{AttentionSpec, Mixer, ModelSpec};
 use crate::weights::Weight;
 
 /// One tensor of a file that is to be written.
@@ -25,6 +25,23 @@ pub struct ExportTensor {
     pub first_row: usize,
     /// Whether it may be stored in a smaller type; the others are f32 in every file.
     pub quantizable: bool,
+    /// Channels of a head whose rows go from halves to neighbours: row `2i` is the weight's `i`, row `2i + 1` its
+    /// `i + n/2`.
+    pub turned_heads: Option<usize>,
+}
+
+impl ExportTensor {
+    /// The row of the weight that a row of the tensor holds.
+    pub fn weight_row(&self, row: usize) -> usize {
+        self.first_row + turned_row(self.turned_heads, row)
+    }
+}
+
+/// Where a row stands before heads of so many channels go from halves to neighbours.
+pub fn turned_row(heads: Option<usize>, row: usize) -> usize {
+    let Some(n) = heads else { return row };
+    let (head, channel) = (row / n * n, row % n);
+    head + channel % 2 * (n / 2) + channel / 2
 }
 
 impl ModelSpec {
@@ -35,6 +52,9 @@ impl ModelSpec {
     pub fn gguf_metadata(&self) -> Result<Vec<(String, GgufValue)>, ModelError> {
         let family = Family::of(self);
         let write = family.write_gguf.ok_or_else(|| self.not_written("GGUF files"))?;
+        if self.as_gguf().rope_factors() != self.rope_factors() {
+            return Err(self.not_written("GGUF files with the scaling of Llama 3"));
+        }
         let (architecture, entries) = write(self);
         let mut keys = vec![("general.architecture".to_owned(), GgufValue::from(architecture))];
         keys.extend(entries.into_iter().map(|(name, value)| (format!("{architecture}.{name}"), value)));
@@ -68,12 +88,43 @@ impl ModelSpec {
                     shape: self.gguf_shape(weight),
                     first_row: 0,
                     quantizable: weight.is_quantizable(),
+                    turned_heads: self.turned_heads(weight),
                 };
                 (block(weight.place), tensor)
             })
             .collect();
         tensors.sort_by(|(a, x), (b, y)| a.cmp(b).then_with(|| x.name.cmp(&y.name)));
         tensors.into_iter().map(|(_, tensor)| tensor).collect()
+    }
+
+    /// The head size of queries and keys whose rows have another order in a GGUF file.
+    fn turned_heads(&self, weight: &Weight) -> Option<usize> {
+        let is_turned = matches!(weight.part, Part::Q | Part::K | Part::QBias | Part::KBias);
+        let Place::Layer(index) = weight.place else { return None };
+        let rope = self.layers[index].mixers().find_map(|mixer| match mixer {
+            Mixer::Attention(a) => a.rope,
+            _ => None,
+        })?;
+        let is_other = Family::of(self).gguf_neighbours && rope.pairs == RopePairs::Halves;
+        (is_turned && is_other).then_some(rope.head_dim)
+    }
+
+    /// The same model as a GGUF file describes it: with pairs that are neighbours and frequencies divided by a weight,
+    /// where its family keeps them so.
+    pub fn as_gguf(&self) -> ModelSpec {
+        let mut spec = self.clone();
+        let mixers =
+            spec.layers.iter_mut().flat_map(|layer| &mut layer.halves).flat_map(|half| &mut half.mixers);
+        for mixer in mixers {
+            let Mixer::Attention(AttentionSpec { rope: Some(rope), .. }) = mixer else { continue };
+            if Family::of(self).gguf_neighbours {
+                rope.pairs = RopePairs::Neighbours;
+            }
+            if let RopeScaling::Llama3 { .. } = rope.scaling {
+                (rope.scaling, rope.has_factors) = (RopeScaling::None, true);
+            }
+        }
+        spec
     }
 
     /// Converters fold three of the small weights.
@@ -114,6 +165,7 @@ impl ModelSpec {
                 shape: shape.clone(),
                 first_row: expert * rows,
                 quantizable: weight.is_quantizable(),
+                turned_heads: None,
             }));
         }
         tensors

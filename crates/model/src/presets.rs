@@ -1,4 +1,4 @@
-//! The config file of every member of the family, to describe a model without having its files.
+//! The config files of common members of every family, to describe a model without having its files.
 //!
 //! One row per member; the values stand in `presets/*.json`, written as that member's release writes them.
 
@@ -20,7 +20,7 @@ pub struct Preset {
 
 macro_rules! presets {
     ($($name:literal: $about:literal,)*) => {
-        /// Every known model, oldest first.
+        /// Every known model, those of one family together.
         pub static PRESETS: &[Preset] = &[$(Preset {
             name: $name,
             about: $about,
@@ -41,6 +41,25 @@ presets! {
     "lightning": "Nemotron 3.5 Lightning 30B-A3B, with MTP head",
     "super": "Nemotron 3 Super 120B-A12B, latent experts, with MTP head",
     "ultra": "Nemotron 3 Ultra 550B-A55B, latent experts, with MTP head",
+    "smollm2-135m": "SmolLM2 135M",
+    "smollm2-1.7b": "SmolLM2 1.7B",
+    "llama-3.2-1b": "Llama 3.2 1B",
+    "llama-3.2-3b": "Llama 3.2 3B",
+    "llama-3.1-8b": "Llama 3.1 8B",
+    "mistral-7b": "Mistral 7B v0.3",
+    "qwen2.5-7b": "Qwen 2.5 7B",
+    "qwen3-0.6b": "Qwen 3 0.6B",
+    "qwen3-8b": "Qwen 3 8B",
+    "qwen3-30b-a3b": "Qwen 3 30B-A3B",
+    "qwen3-next-80b": "Qwen3-Next 80B-A3B",
+    "gemma-3-1b": "Gemma 3 1B",
+    "gemma-3-4b": "Gemma 3 4B, its text model",
+    "gpt-oss-20b": "gpt-oss 20B",
+    "granite-4-h-tiny": "Granite 4.0 H Tiny 7B-A1B",
+    "falcon-h1-0.5b": "Falcon-H1 0.5B",
+    "bamba-9b": "Bamba 9B",
+    "mamba2-2.7b": "Mamba-2 2.7B",
+    "lfm2-1.2b": "LFM2 1.2B",
     "puzzle-75b": "an example in the manner of Nemotron-Labs 3 Puzzle 75B-A9B: the layers' widths are invented",
 }
 

@@ -205,5 +205,5 @@ fn no_change_makes_it_panic() {
             }
         }
     }
-    assert!(accepted > 1000 && PRESETS.len() == 12);
+    assert!(accepted > 1000 && PRESETS.len() >= 12);
 }

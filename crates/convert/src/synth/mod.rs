@@ -34,7 +34,7 @@ impl<'m> Synth<'m> {
         let spec = if preset == TINY {
             donor.spec.clone()
         } else if PRESETS.iter().any(|p| p.name == preset) {
-            Preset::named(preset)?.spec()?
+            Preset::named(preset)?.spec()?.as_gguf()
         } else {
             let known: Vec<&str> = std::iter::once(TINY).chain(PRESETS.iter().map(|p| p.name)).collect();
             return Err(ConvertError::UnknownPreset { name: preset.to_owned(), known: known.join(", ") });

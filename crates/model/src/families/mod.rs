@@ -7,6 +7,7 @@
 mod bamba;
 mod falcon_h1;
 mod gemma3;
+mod gguf_keys;
 mod gguf_transformer;
 mod gpt_oss;
 mod granite;
@@ -56,6 +57,8 @@ pub struct Family {
     pub(crate) recognises: fn(&Fields) -> bool,
     /// Reads the fields of a config: sizes, layers and factors.
     pub(crate) config: fn(&Fields) -> Result<ModelSpec, ModelError>,
+    /// Whether the pairs of rotary channels are neighbours in GGUF files, where safetensors releases have halves.
+    pub(crate) gguf_neighbours: bool,
     /// Reads the metadata of a GGUF file.
     pub(crate) read_gguf: fn(&GgufReader) -> Result<ModelSpec, ModelError>,
     /// The architecture's name and keys of a GGUF file that is written, where the family can be.
@@ -106,6 +109,7 @@ impl Family {
             plus_one: &[],
             recognises: |_| false,
             config: |fields| Err(fields.missing(&["model_type"])),
+            gguf_neighbours: false,
             read_gguf: |reader| Err(reader.unsupported()),
             write_gguf: None,
             write_config: None,

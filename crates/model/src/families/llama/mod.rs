@@ -16,7 +16,9 @@ pub(super) static FAMILY: Family = Family {
     stop_names: &["</s>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "<|im_end|>"],
     tensors: &[TRANSFORMER],
     config,
+    gguf_neighbours: true,
     read_gguf: super::gguf_transformer::llama,
+    write_gguf: Some(super::gguf_keys::llama),
     ..Family::named("llama")
 };
 

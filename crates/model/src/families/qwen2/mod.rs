@@ -17,6 +17,7 @@ pub(super) static FAMILY: Family = Family {
     tensors: &[TRANSFORMER],
     config,
     read_gguf: super::gguf_transformer::qwen,
+    write_gguf: Some(super::gguf_keys::qwen2),
     ..Family::named("qwen2")
 };
 

@@ -18,6 +18,7 @@ pub(super) static FAMILY: Family = Family {
     tensors: &[TRANSFORMER, EXPERTS],
     config,
     read_gguf: super::gguf_transformer::qwen,
+    write_gguf: Some(super::gguf_keys::qwen3),
     ..Family::named("qwen3")
 };
 
