@@ -3,7 +3,7 @@
 
 use mambo_checkpoint::{ConfigFiles, Metadata};
 use mambo_engine::{SamplingParams, common_prefix};
-use mambo_text::{ChatRequest, ChatTemplate, OutputStyle, TextError, Tokenizer};
+use mambo_text::{CallDialect, ChatRequest, ChatTemplate, OutputStyle, TextError, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::{Model, Prompt, RuntimeError, gguf_text};
@@ -26,7 +26,9 @@ impl ModelText {
             .map(|t| t.with_tokens(token(tokenizer.bos()).as_deref(), token(tokenizer.eos()).as_deref()));
         let mut stop_tokens = model.spec.stop_tokens.clone();
         stop_tokens.extend(tokenizer.eos());
-        stop_tokens.extend(model.spec.stop_names().iter().filter_map(|name| tokenizer.id_of(name)));
+        let dialect = template.as_ref().ok().and_then(|t| CallDialect::of_template(t.source()));
+        let names = model.spec.stop_names().iter().chain(dialect.map_or(&[][..], CallDialect::stops));
+        stop_tokens.extend(names.filter_map(|name| tokenizer.id_of(name)));
         stop_tokens.sort_unstable();
         stop_tokens.dedup();
         let model_name = model.name().to_owned();
@@ -48,7 +50,7 @@ impl ModelText {
         self.template.as_ref().map_err(|error| error.clone().into())
     }
 
-    /// Every token that ends an answer: from the metadata and by the names the family uses.
+    /// Every token that ends an answer: from the metadata and by the names that the family and its template use.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.stop_tokens
     }

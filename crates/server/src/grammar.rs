@@ -12,7 +12,7 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use crate::chat::{Format, ToolChoice};
 use crate::error::{ApiError, Kind};
-use crate::grammar_calls::{Calls, compact};
+use crate::grammar_calls::{Calls, json_answer};
 use crate::grammar_mask::{GrammarMask, Thought};
 
 /// What an answer must look like.
@@ -69,8 +69,8 @@ impl Constraint {
                 let calls = Calls::of(prompt, &names, parallel, tokenizer)?;
                 TopLevelGrammar::from_lark(calls.or_json(schema))
             }
-            Format::JsonObject => TopLevelGrammar::from_json_schema(compact(&object)),
-            Format::JsonSchema(schema) => TopLevelGrammar::from_json_schema(compact(schema)),
+            Format::JsonObject => json_answer(&object, &prompt.style, tokenizer),
+            Format::JsonSchema(schema) => json_answer(schema, &prompt.style, tokenizer),
             Format::Regex(_) | Format::Lark(_) if !names.is_empty() => {
                 let problem =
                     "a regex or a grammar leaves no room for `tools`; use `json_schema`, or leave them out";

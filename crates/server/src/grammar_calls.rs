@@ -1,8 +1,9 @@
 //! Calls of tools as a grammar, in the form that the model's template writes them. Knows Lark and schemas; the tags and
 //! the order of things are the dialect's.
 
+use llguidance::api::TopLevelGrammar;
 use mambo_runtime::Prompt;
-use mambo_text::{Arguments, Tokenizer};
+use mambo_text::{Arguments, OutputStyle, ReasoningStart, Tokenizer};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
@@ -13,6 +14,8 @@ pub(crate) struct Calls {
     all: String,
     /// The rules behind it.
     rules: String,
+    /// What stands before an answer that is no call.
+    header: String,
 }
 
 impl Calls {
@@ -23,8 +26,9 @@ impl Calls {
 
     /// A grammar of calls or of JSON after a schema.
     pub fn or_json(&self, schema: &Value) -> String {
-        let Calls { all, rules } = self;
-        format!("start: calls | answer\nanswer: %json {}\ncalls: {all}\n{rules}", compact(schema))
+        let Calls { all, rules, header } = self;
+        let answer = json_rules(header, schema);
+        format!("start: calls | answer\n{answer}calls: {all}\n{rules}")
     }
 
     /// Calls of the named tools, one or several.
@@ -68,12 +72,36 @@ impl Calls {
         let all = format!("{before} one{more} {after}\none: {}", choices.join(" | "));
         // After a thought in a channel the next message begins.
         let all = if prompt.style.channels { format!("({})? {all}", literal(NEXT)) } else { all };
-        Ok(Calls { all, rules: rules.concat() })
+        Ok(Calls { all, rules: rules.concat(), header: header(&prompt.style, tokenizer) })
     }
 }
 
 /// How a message after another one begins, where answers are messages in channels.
 const NEXT: &str = "<|start|>assistant";
+/// How the message of an answer goes on from there.
+const FINAL: &str = "<|channel|>final<|message|>";
+
+/// What has to stand before an answer: nothing, or the header of its message.
+fn header(style: &OutputStyle, tokenizer: &Tokenizer) -> String {
+    if !style.channels || style.reasoning == Some(ReasoningStart::Closed) {
+        return String::new();
+    }
+    let literal = |text: &str| literal(text, &style.markers(), tokenizer);
+    format!("({})? {}", literal(NEXT), literal(FINAL))
+}
+
+/// The rule `answer`: JSON after a schema.
+fn json_rules(header: &str, schema: &Value) -> String {
+    format!("answer: {header} answer_json\nanswer_json: %json {}\n", compact(schema))
+}
+
+/// A grammar of an answer in JSON after a schema.
+pub(crate) fn json_answer(schema: &Value, style: &OutputStyle, tokenizer: &Tokenizer) -> TopLevelGrammar {
+    match header(style, tokenizer).as_str() {
+        "" => TopLevelGrammar::from_json_schema(compact(schema)),
+        header => TopLevelGrammar::from_lark(format!("start: answer\n{}", json_rules(header, schema))),
+    }
+}
 
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
@@ -169,7 +197,7 @@ fn with_definitions(part: &Value, root: &Value) -> Value {
 }
 
 /// A schema whose JSON is written in one way: a model that may put blanks anywhere can go on with them for ever.
-pub(crate) fn compact(schema: &Value) -> Value {
+fn compact(schema: &Value) -> Value {
     let mut schema = schema.as_object().cloned().unwrap_or_default();
     let form = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
     schema.insert("x-guidance".into(), form);
@@ -181,7 +209,7 @@ mod tests {
     use super::*;
     use crate::chat::{Format, ToolChoice};
     use crate::grammar::{Constraint, Grammars};
-    use mambo_text::{CallDialect, GgufVocabulary, OutputParser, OutputStyle, ParseOptions};
+    use mambo_text::{CallDialect, GgufVocabulary, OutputParser, ParseOptions};
 
     /// A vocabulary of all bytes and the tags of every dialect, which are special tokens.
     fn tokenizer() -> Tokenizer {
@@ -204,6 +232,35 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_in_a_channel_has_its_header() {
+        let tokenizer = tokenizer();
+        let end = tokenizer.eos().unwrap();
+        let grammars = Grammars::new(&tokenizer, &[end], tokenizer.vocab_size());
+        let style = |end: &str| OutputStyle::detect("<|channel|><|message|>", end);
+        let format = Format::JsonSchema(json!({"type": "integer"}));
+        let thought = "<|channel|>analysis<|message|>so<|end|>";
+        let cases = [
+            ("<|start|>assistant", "<|channel|>final<|message|>42".to_owned(), true),
+            ("<|start|>assistant", format!("{thought}<|start|>assistant<|channel|>final<|message|>42"), true),
+            ("<|start|>assistant", "42".to_owned(), false),
+            ("<|channel|>final<|message|>", "42".to_owned(), true),
+        ];
+        for (prompt_end, text, expected) in cases {
+            let prompt = Prompt::new(Vec::new(), style(prompt_end));
+            let constraint = Constraint::of(&ToolChoice::Auto, true, &format, &prompt, &tokenizer).unwrap();
+            let mask = grammars.mask(&grammars.compile(constraint.unwrap()).unwrap());
+            let mut tokens = tokenizer.encode(&text, false);
+            tokens.push(end);
+            let is_allowed = |at: usize| {
+                let mut words = vec![0; tokenizer.vocab_size().div_ceil(32)];
+                mask.allow(&tokens[..at], &mut words);
+                words[tokens[at] as usize / 32] >> (tokens[at] % 32) & 1 == 1
+            };
+            assert_eq!((0..tokens.len()).all(is_allowed), expected, "{prompt_end} {text}");
+        }
+    }
+
+    #[test]
     fn every_dialect_has_a_grammar_of_what_its_parser_reads() {
         let tokenizer = tokenizer();
         let end = tokenizer.eos().unwrap();
@@ -214,8 +271,7 @@ mod tests {
         for dialect in CallDialect::ALL {
             let channels = dialect == CallDialect::Harmony;
             let style = OutputStyle { calls: Some(dialect), channels, ..OutputStyle::PLAIN };
-            let style =
-                OutputStyle { reasoning: channels.then_some(mambo_text::ReasoningStart::Unknown), ..style };
+            let style = OutputStyle { reasoning: channels.then_some(ReasoningStart::Unknown), ..style };
             let prompt = Prompt { tools: vec![tool.clone()], ..Prompt::new(Vec::new(), style) };
             let form = dialect.calls();
             let arguments = match form.arguments {

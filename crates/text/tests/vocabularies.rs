@@ -2,7 +2,9 @@
 //! (tokenizer.json), and their texts through the detokenizer.
 
 use mambo_text::{Detokenizer, GgufVocabulary, Specials, Tokenizer};
+use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::sync::LazyLock;
 
 const BYTE_LEVEL: &str = include_str!("../../../tests/fixtures/text/vocabularies/byte-level.json");
 const SENTENCEPIECE: &str = include_str!("../../../tests/fixtures/text/vocabularies/sentencepiece.json");
@@ -160,4 +162,36 @@ fn broken_sentencepiece_vocabularies_are_errors() {
     };
     let tokenizer = Tokenizer::from_gguf(&small).unwrap();
     assert_eq!(tokenizer.encode("a日", true), [1, 3, 0, 0, 0]);
+}
+
+static PREFIXED: LazyLock<Tokenizer> =
+    LazyLock::new(|| Tokenizer::from_gguf(&read(SENTENCEPIECE).vocabulary).unwrap());
+static UNPREFIXED: LazyLock<Tokenizer> = LazyLock::new(|| {
+    let vocabulary = read(SENTENCEPIECE).vocabulary;
+    Tokenizer::from_gguf(&GgufVocabulary { add_space_prefix: Some(false), ..vocabulary }).unwrap()
+});
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn any_string_survives(text in any::<String>(), words in "[ a-z<|>é日\\n]{0,40}") {
+        for text in [text, words] {
+            // The mark of the space is a space when it comes back, and every special token is followed by one.
+            let text = text.replace('\u{2581}', "");
+            let ids = UNPREFIXED.encode(&text, false);
+            prop_assert_eq!(UNPREFIXED.decode(&ids, false), text.as_str());
+            prop_assert_eq!(streamed(&UNPREFIXED, &ids), text.as_str());
+            let ids = PREFIXED.encode(&text, false);
+            if ids.iter().all(|&id| !PREFIXED.is_special(id) && id < 480 && id != 3 && id != 4) {
+                prop_assert_eq!(PREFIXED.decode(&ids, false), text.as_str());
+            }
+        }
+    }
+
+    #[test]
+    fn streamed_pieces_are_the_decoded_text(ids in prop::collection::vec(0u32..500, 0..40)) {
+        prop_assert_eq!(streamed(&PREFIXED, &ids), PREFIXED.decode(&ids, false));
+        prop_assert_eq!(streamed(&UNPREFIXED, &ids), UNPREFIXED.decode(&ids, false));
+    }
 }

@@ -15,6 +15,7 @@ pub(super) static FORM: Form = Form {
     open: "<tool_call>",
     end: End::Tag("</tool_call>"),
     inner: &[],
+    stops: &[],
     stands_bare: false,
     is_written_in: |template| template.contains("<tool_call>") && template.contains(PARAMETER),
     begins,

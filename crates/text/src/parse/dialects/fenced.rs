@@ -6,6 +6,7 @@ pub(super) static FORM: Form = Form {
     open: "```tool_code",
     end: End::Tag("```"),
     inner: &[],
+    stops: &[],
     stands_bare: false,
     is_written_in: |template| template.contains("```tool_code"),
     begins: |text| match text.chars().next() {

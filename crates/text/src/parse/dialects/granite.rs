@@ -6,6 +6,7 @@ pub(super) static FORM: Form = Form {
     open: "<|tool_call|>",
     end: End::Value,
     inner: &[],
+    stops: &[],
     stands_bare: false,
     is_written_in: |template| template.contains("<|tool_call|>"),
     begins: json::begins,

@@ -8,6 +8,7 @@ pub(super) static FORM: Form = Form {
     open: "",
     end: End::Value,
     inner: &TAGS,
+    stops: &["<|return|>", "<|call|>"],
     stands_bare: false,
     is_written_in: |template| template.contains("<|channel|>") && template.contains("<|message|>"),
     begins: |_| Opening::No,

@@ -7,6 +7,7 @@ pub(super) static FORM: Form = Form {
     open: "<|tool_call_start|>",
     end: End::Tag("<|tool_call_end|>"),
     inner: &[],
+    stops: &[],
     stands_bare: false,
     // Templates that only list tools do not write calls themselves.
     is_written_in: |template| {

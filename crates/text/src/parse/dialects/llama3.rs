@@ -11,6 +11,7 @@ pub(super) static FORM: Form = Form {
     open: "<|python_tag|>",
     end: End::Value,
     inner: &[],
+    stops: &["<|eot_id|>", "<|eom_id|>"],
     stands_bare: true,
     is_written_in: |template| {
         let lists_parameters = template.contains("\"parameters\"") || template.contains("\\\"parameters\\\"");

@@ -12,6 +12,7 @@ const COMMON: Form = Form {
     open: OPEN,
     end: End::Value,
     inner: &[ARGS, CALL_ID],
+    stops: &[],
     stands_bare: false,
     is_written_in: |template| template.contains(OPEN),
     begins,

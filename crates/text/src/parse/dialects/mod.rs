@@ -93,6 +93,11 @@ impl CallDialect {
         self.open().into_iter().chain(close).chain(form.inner.iter().copied()).collect()
     }
 
+    /// Texts of the tokens that end answers written this way, where files may name only one of them.
+    pub fn stops(self) -> &'static [&'static str] {
+        self.form().stops
+    }
+
     /// How a grammar writes calls.
     pub fn calls(self) -> &'static Calls {
         &self.form().calls
@@ -122,6 +127,8 @@ struct Form {
     end: End,
     /// Further tags inside a call.
     inner: &'static [&'static str],
+    /// Tokens that end an answer with a call, or one in this way.
+    stops: &'static [&'static str],
     /// A call may be the whole answer, without its tag.
     stands_bare: bool,
     /// Whether a template writes calls so.

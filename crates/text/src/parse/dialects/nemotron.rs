@@ -6,6 +6,7 @@ pub(super) static FORM: Form = Form {
     open: "<TOOLCALL>",
     end: End::Tag("</TOOLCALL>"),
     inner: &[],
+    stops: &[],
     stands_bare: false,
     is_written_in: |template| template.contains("<TOOLCALL>"),
     begins: blocks::begins,
