@@ -2,16 +2,21 @@
 """Loads a server with streams and says what they get: tokens per second, time to the first token, gaps between tokens.
 
     cargo build --release
-    python3 bench/serve.py                                     # mambo with the built-in model
+    python3 bench/serve.py                                      # mambo with the built-in model
     python3 bench/serve.py -m FILE.gguf --llama-server PROGRAM  # beside llama.cpp's server on the same file
+    python3 bench/serve.py -m FILE.gguf --llama-python PYTHON   # beside llama-cpp-python's, which has one slot
 
 Every level runs for --seconds: as many clients as it has streams ask one question after the other, some of them leave
 in the middle (--leave), and every answer that is whole is compared with the one the question got alone. Answers are
 greedy, so that any difference is a mistake.
+
+Then, for mambo and wherever the server can: the worst gap of one running stream while a prompt of --prompt tokens is
+read, divided by its usual gap (`stall`); what streams get that must write JSON after a schema beside as many that need
+not (`schema`); and tokens per second of 16 streams as a share of what `mambo bench` gives without HTTP (`http`), in
+turns. Each is the median of --repeats.
 """
 
 import argparse
-import http.client
 import json
 import random
 import re
@@ -23,20 +28,33 @@ import time
 
 import programs
 from programs import ROOT, say
+from streams import Answer, run
 
 QUESTIONS = [f"What is {a} + {b}?" for a, b in ((17, 25), (3, 4), (12, 9), (40, 2))] + [
     "Hello!", "Tell me a story about a fox.", "What is the capital of France?", "Count from one to ten."]
+SCHEMA = {"type": "array", "minItems": 40, "items": {
+    "type": "object", "required": ["name", "age", "tags"], "additionalProperties": False,
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"},
+                   "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3}}}}
+PATH = "/v1/chat/completions"
+SENTENCE = "The fox ran over the hill and met a bear. "
+# Streams beside each other in the measurements of schemas and of HTTP.
+BESIDE = 16
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-m", "--model", help="a .gguf file (the built-in model)")
     parser.add_argument("--mambo", default=ROOT / "target/release/mambo")
-    parser.add_argument("--llama-server", metavar="PROGRAM", help="llama.cpp's server, measured in turns with mambo")
+    parser.add_argument("--llama-server", metavar="PROGRAM", help="llama.cpp's server")
+    parser.add_argument("--llama-python", metavar="PYTHON", help="a Python that has llama-cpp-python[server]")
+    parser.add_argument("--only", default="levels,stall,schema,http", help="what is measured (all)")
     parser.add_argument("--streams", default="1,4,16,64", help="levels (1,4,16,64)")
     parser.add_argument("--seconds", type=float, default=10, help="time of one level (10)")
     parser.add_argument("--tokens", type=int, default=64, help="most tokens of an answer (64)")
     parser.add_argument("--leave", type=float, default=0.1, help="share of streams whose client leaves (0.1)")
+    parser.add_argument("--prompt", type=int, default=4096, help="tokens of the prompt that may stall others (4096)")
+    parser.add_argument("--repeats", type=int, default=5, help="of the measurements after the levels (5)")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -45,7 +63,7 @@ class Server:
     """A program that listens on a port of this machine."""
 
     def __init__(self, command, name):
-        self.command, self.name = [str(part) for part in command], name
+        self.command, self.name, self.begun = [str(part) for part in command], name, time.time()
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -65,99 +83,195 @@ class Server:
         with open(f"/proc/{self.process.pid}/status", encoding="utf-8") as status:
             return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1]) * 1024
 
+    def ask(self, question, tokens, leave_after=None, **more):
+        """Begins an answer."""
+        body = {"messages": [{"role": "user", "content": question}], "temperature": 0,
+                "stream": True, "max_tokens": tokens, "stream_options": {"include_usage": True},
+                "chat_template_kwargs": {"enable_thinking": False}, **more}
+        return Answer(self.port, PATH, body, leave_after)
 
-def ask(port, question, tokens, leaves=False):
-    """The text of an answer, the moments its pieces came, and whether it is whole."""
-    body = json.dumps({"messages": [{"role": "user", "content": question}], "temperature": 0, "stream": True,
-                       "max_tokens": tokens, "stream_options": {"include_usage": True},
-                       "chat_template_kwargs": {"enable_thinking": False}})
-    begin = time.perf_counter()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
-    response = connection.getresponse()
-    if response.status != 200:
-        raise RuntimeError(f"status {response.status}: {response.read()[:200]}")
-    text, moments, count = "", [], 0
-    stop_after = random.randrange(1, 12) if leaves else None
-    for line in response:
-        if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
-            continue
-        data = json.loads(line[6:])
-        if "error" in data:
-            raise RuntimeError(data["error"])
-        count = (data.get("usage") or {}).get("completion_tokens", count)
-        piece = "".join(c["delta"].get("content") or c["delta"].get("reasoning_content") or "" for c in data["choices"])
-        if piece:
-            text += piece
-            moments.append(time.perf_counter() - begin)
-        if stop_after is not None and len(moments) >= stop_after:
-            connection.close()
-            return text, moments, len(moments), False
-    connection.close()
-    return text, moments, count, True
+    def answers(self, *asked, pause=0):
+        """Reads answers to their ends."""
+        run(asked, lambda _: None, pause)
+        return [answer.finish() for answer in asked]
 
 
 def level(server, streams, args, alone):
-    found, problems, lock = [], [], threading.Lock()
+    """So many clients, each asking one question after the other."""
+    found, problems, tokens = [], [], 0
+    choosers = [random.Random(number) for number in range(streams)]
     end = time.perf_counter() + args.seconds
 
-    def client(number):
-        chooser = random.Random(number)
-        while time.perf_counter() < end:
-            question = chooser.choice(QUESTIONS)
-            try:
-                text, moments, count, whole = ask(server.port, question, args.tokens, chooser.random() < args.leave)
-                with lock:
-                    found.append((moments, count))
-                    if whole and text != alone[question]:
-                        problems.append(f"{question!r} got {text!r}, alone {alone[question]!r}")
-            except Exception as error:  # Whatever goes wrong with one client is told, and the others go on.
-                with lock:
-                    problems.append(f"{question!r}: {error}")
+    def ask(number):
+        chooser = choosers[number]
+        question, leaves = chooser.choice(QUESTIONS), chooser.random() < args.leave
+        answer = server.ask(question, args.tokens, chooser.randrange(1, 12) if leaves else None)
+        answer.question, answer.client = question, number
+        return answer
 
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(streams)]
     begin = time.perf_counter()
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
+    over = run([ask(number) for number in range(streams)],
+               lambda answer: ask(answer.client) if time.perf_counter() < end else None)
     seconds = time.perf_counter() - begin
-    gaps = sorted(b - a for moments, _ in found for a, b in zip(moments, moments[1:]))
-    firsts = sorted(moments[0] for moments, _ in found if moments)
+    for answer in over:
+        try:
+            answer.finish()
+            found.append(answer)
+            tokens += answer.tokens if answer.whole else len(answer.moments)
+            if answer.whole and answer.text != alone[answer.question]:
+                problems.append(f"{answer.question!r} got {answer.text!r}, alone {alone[answer.question]!r}")
+        except Exception as error:  # Whatever goes wrong with one client is told, and the others go on.
+            problems.append(f"{answer.question!r}: {error}")
+    gaps = sorted(gap for answer in found for gap in gaps_of(answer))
+    firsts = sorted(answer.moments[0] for answer in found if answer.moments)
     at = lambda values, share: values[min(len(values) - 1, int(share * len(values)))] * 1e3 if values else 0.0
-    return {"streams": streams, "answers": len(found), "tokens_per_second": sum(c for _, c in found) / seconds,
+    return {"streams": streams, "answers": len(found), "tokens_per_second": tokens / seconds,
             "first_token_ms": {"p50": at(firsts, 0.5), "p99": at(firsts, 0.99)},
             "gap_ms": {"p50": at(gaps, 0.5), "p99": at(gaps, 0.99)}, "memory_bytes": server.memory(),
             "problems": problems}
 
 
+def gaps_of(answer):
+    return [b - a for a, b in zip(answer.moments, answer.moments[1:])]
+
+
+def levels(server, args):
+    alone = {question: server.answers(server.ask(question, args.tokens))[0].text for question in QUESTIONS}
+    rows = []
+    for streams in map(int, args.streams.split(",")):
+        row = level(server, streams, args, alone)
+        rows.append(row)
+        say(f"{server.name} x{streams}: {row['tokens_per_second']:.0f} tokens/s "
+            f"({row['tokens_per_second'] / rows[0]['tokens_per_second']:.2f} times x{rows[0]['streams']}), first token "
+            f"{row['first_token_ms']['p50']:.0f} ms (p99 {row['first_token_ms']['p99']:.0f}), gap "
+            f"{row['gap_ms']['p50']:.1f} ms (p99 {row['gap_ms']['p99']:.1f}), "
+            f"{row['memory_bytes'] / 2**20:.0f} MiB, {len(row['problems'])} problems")
+        [say(f"  {problem}") for problem in row["problems"][:3]]
+    return rows
+
+
+def endless(args):
+    """What keeps an answer from ending before its last token: the tokens that end one are banned."""
+    model = [args.model] if args.model else []
+    shown = json.loads(programs.run([args.mambo, "inspect", *model, "--json"], 60)[0])
+    return {"logit_bias": {str(token): -100 for token in shown["stop_tokens"]}}
+
+
+def sentences(server, args):
+    """How often a sentence fills the long prompt; mambo, which comes first, counts its tokens."""
+    if not hasattr(args, "sentences"):
+        few, many = server.answers(*(server.ask(SENTENCE * count, 1) for count in (20, 120)))
+        args.sentences = round(args.prompt / ((many.prompt_tokens - few.prompt_tokens) / 100))
+    return args.sentences
+
+
+def stall(server, args, more):
+    """The worst gap of a running stream while a long prompt is read, by its usual gap; the median of some."""
+    found, long = [], SENTENCE * sentences(server, args)
+    for repeat in range(args.repeats):
+        running = server.ask("Tell me a story about a fox.", args.prompt * 3 // 2, **more)
+        asked = []
+
+        def read():
+            time.sleep(0.2)
+            # Nothing of it has been read before.
+            asked.append(server.ask(f"{server.begun}, {repeat}: {long}", 1))
+            run(asked, lambda _: None)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        [running] = server.answers(running)
+        reader.join()
+        prompt = asked[0].finish()
+        begin = prompt.begin - running.begin
+        end = begin + prompt.moments[0]
+        if running.moments[-1] < end:
+            say(f"  the stream ended before the prompt was read, which took {prompt.moments[0]:.1f} s")
+            continue
+        usual = statistics.median(gap for gap, at in zip(gaps_of(running), running.moments) if at < begin)
+        beside = [gap for gap, at in zip(gaps_of(running), running.moments) if begin <= at <= end]
+        found.append({"usual_ms": usual * 1e3, "p50_ms": statistics.median(beside) * 1e3, "worst_ms": max(beside) * 1e3,
+                      "prompt_s": prompt.moments[0], "ratio": max(beside) / usual})
+    if not found:
+        return None
+    ratio = statistics.median(one["ratio"] for one in found)
+    say(f"{server.name} stall: worst gap {ratio:.1f} times the usual one while {args.prompt} tokens are read; "
+        + "; ".join(f"{one['worst_ms']:.1f} of {one['usual_ms']:.1f} ms (median {one['p50_ms']:.1f}), "
+                    f"read in {one['prompt_s']:.1f} s" for one in found))
+    return {"ratio": ratio, "all": found}
+
+
+def schema(server, args, more):
+    """Milliseconds for each token of streams that write JSON after a schema, beside as many that need not."""
+    forced = {"response_format": {"type": "json_schema", "json_schema": {"name": "people", "schema": SCHEMA}}}
+    found = {"forced": [], "free": [], "none forced": []}
+    per_token = lambda answers: statistics.mean((a.moments[-1] - a.moments[0]) / (len(a.moments) - 1) for a in answers)
+    for repeat in range(args.repeats):
+        ask = lambda kind: server.ask("Tell me about some people.", 128, **(forced if kind else more))
+        answers = server.answers(*(ask(number % 2) for number in range(BESIDE)))
+        found["forced"].append(per_token(answers[1::2]) * 1e3)
+        found["free"].append(per_token(answers[::2]) * 1e3)
+        found["none forced"].append(per_token(server.answers(*(ask(0) for _ in range(BESIDE)))) * 1e3)
+    medians = {kind: statistics.median(times) for kind, times in found.items()}
+    say(f"{server.name} schema: {BESIDE} streams, half of them after a schema: {medians['forced']:.2f} ms a token, "
+        f"{medians['free']:.2f} of the others; {medians['none forced']:.2f} without any schema")
+    return medians
+
+
+def http(server, args, more):
+    """Tokens per second of streams as a share of those of `mambo bench`, in turns. First tokens and reading the prompts
+    count, which are a small part of so many tokens."""
+    found, tokens = [], 1024
+    for repeat in range(args.repeats):
+        asked = [server.ask(QUESTIONS[4], tokens, **more) for _ in range(BESIDE)]
+        # A client that wakes up for every token would take a tenth of a core from the server.
+        begin = time.perf_counter()
+        answers = server.answers(*asked, pause=0.02)
+        served = sum(answer.tokens for answer in answers) / (time.perf_counter() - begin)
+        shape = [args.model or programs.BUILT_IN, [0], tokens, [BESIDE], 1]
+        alone = programs.Mambo(args.mambo, programs.cores()).turn(120, *shape)
+        [rate] = [rate for name, rate in alone.items() if rate]
+        found.append({"served": served, "alone": rate, "share": served / rate})
+    share = statistics.median(one["share"] for one in found)
+    say(f"{server.name} http: {BESIDE} streams get {share:.1%} of what the engine gives alone; "
+        + ", ".join(f"{one['served']:.0f} of {one['alone']:.0f}" for one in found) + " tokens/s")
+    return {"share": share, "all": found}
+
+
 def measure(server, args):
+    results, more = {}, endless(args)
     with server:
-        alone = {question: ask(server.port, question, args.tokens)[0] for question in QUESTIONS}
-        rows = []
-        for streams in map(int, args.streams.split(",")):
-            row = level(server, streams, args, alone)
-            rows.append(row)
-            say(f"{server.name} x{streams}: {row['tokens_per_second']:.0f} tokens/s, first token "
-                f"{row['first_token_ms']['p50']:.0f} ms (p99 {row['first_token_ms']['p99']:.0f}), gap "
-                f"{row['gap_ms']['p50']:.1f} ms (p99 {row['gap_ms']['p99']:.1f}), "
-                f"{row['memory_bytes'] / 2**20:.0f} MiB, {len(row['problems'])} problems")
-            [say(f"  {problem}") for problem in row["problems"][:3]]
-        return rows
+        for what in args.only.split(","):
+            if what == "levels":
+                results[what] = levels(server, args)
+            elif what == "stall":
+                results[what] = stall(server, args, more)
+            elif server.name == "mambo":
+                results[what] = {"schema": schema, "http": http}[what](server, args, more)
+    return results
 
 
 def main():
     args = arguments()
-    most = max(map(int, args.streams.split(",")))
+    most = max([BESIDE, *map(int, args.streams.split(","))])
+    context = 2 * args.prompt
     chosen = ["-m", args.model] if args.model else []
-    servers = [Server([args.mambo, "serve", *chosen, "--port", 0, "--max-sequences", most, "--context", 2048], "mambo")]
+    servers = [Server([args.mambo, "serve", *chosen, "--port", 0, "--max-sequences", most, "--context", context],
+                      "mambo")]
+    if (args.llama_server or args.llama_python) and not args.model:
+        sys.exit("llama.cpp has no built-in model: give -m FILE (`mambo quantize --type q8_0 -o FILE` writes mambo's)")
     if args.llama_server:
-        if not args.model:
-            sys.exit("llama.cpp has no built-in model: give -m FILE (`mambo quantize --type q8_0 -o FILE` writes mambo's)")
-        servers.append(Server([args.llama_server, "-m", args.model, "--port", 18080, "-np", most, "-c", 2048 * most,
+        servers.append(Server([args.llama_server, "-m", args.model, "--port", 18080, "-np", most, "-c", context * most,
                                "--jinja", "-t", programs.cores()], "llama.cpp"))
+    if args.llama_python:
+        # It has one slot: answers come one after the other, if a new request does not break off the one that runs.
+        servers.append(Server([args.llama_python, "-m", "llama_cpp.server", "--model", args.model, "--port", 18081,
+                               "--n_ctx", context, "--n_threads", programs.cores(), "--interrupt_requests", "false"],
+                              "llama-cpp-python"))
     results = {server.name: measure(server, args) for server in servers}
     if args.json:
         print(json.dumps(results))
-    if any(row["problems"] for row in results["mambo"]):
+    if any(row["problems"] for row in results["mambo"].get("levels", [])):
         sys.exit("answers were lost, mixed or wrong")
 
 
