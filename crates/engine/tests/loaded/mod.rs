@@ -1,13 +1,17 @@
 //! Golden checkpoints, loaded into an engine on a chosen backend.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use mambo_checkpoint::Checkpoint;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
 use mambo_engine::{Engine, EngineConfig, ModelGraphs, PrefixCacheConfig, Weights};
-use mambo_kernel::{Backend, KvScale, KvTypes, ReferenceBackend, Rollback, StateElem, WeightSource};
+use mambo_kernel::{
+    Backend, KvScale, KvTypes, ReferenceBackend, Rollback, StateElem, WeightError, WeightPart, WeightSource,
+};
 use mambo_model::{BuildOptions, WeightTable, bind, describe};
+use mambo_tensor::DType;
 
 /// The golden checkpoints of the repository.
 pub const CASES: [&str; 9] =
@@ -54,12 +58,43 @@ impl On {
     }
 }
 
-/// Weights, and what stands in for their scales for keys and values.
-struct Bound<'c>(WeightTable<'c>, Option<Vec<KvScale>>);
+/// A weight as f32 values.
+struct Floats {
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl WeightSource for Floats {
+    fn dtype(&self) -> DType {
+        DType::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn part_count(&self) -> usize {
+        1
+    }
+
+    fn part(&self, _: usize) -> Result<WeightPart<'_>, WeightError> {
+        Ok(WeightPart::plain(&self.bytes))
+    }
+
+    fn release(&self, _: usize) {}
+
+    fn digest(&self) -> u64 {
+        0
+    }
+}
+
+/// Weights, what stands in for their scales for keys and values, and for those that are quantised.
+struct Bound<'c>(WeightTable<'c>, Option<Vec<KvScale>>, HashMap<String, Floats>);
 
 impl Weights for Bound<'_> {
     fn weight(&self, name: &str) -> Option<&dyn WeightSource> {
-        self.0.get(name).map(|weight| weight as &dyn WeightSource)
+        let floats = self.2.get(name).map(|floats| floats as &dyn WeightSource);
+        floats.or_else(|| self.0.get(name).map(|weight| weight as &dyn WeightSource))
     }
 
     fn kv_scales(&self) -> &[KvScale] {
@@ -88,6 +123,8 @@ pub struct Setup {
     pub expert_counts: bool,
     /// Whether prompts that were read are kept.
     pub prefix_cache: bool,
+    /// Whether quantised weights become f32, so that kernels do not round activations beside them.
+    pub widened: bool,
 }
 
 impl Default for Setup {
@@ -102,6 +139,7 @@ impl Default for Setup {
             embeddings: false,
             expert_counts: false,
             prefix_cache: false,
+            widened: false,
         }
     }
 }
@@ -120,7 +158,15 @@ pub fn load_folder(folder: &Path, on: On, setup: Setup) -> Engine {
 pub fn load_scaled(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvScale>>) -> Engine {
     let checkpoint = Checkpoint::open(folder).expect("golden checkpoints open");
     let spec = describe(&checkpoint).expect("golden checkpoints are described");
-    let weights = Bound(bind(&checkpoint, &spec).expect("golden checkpoints bind"), scales);
+    let table = bind(&checkpoint, &spec).expect("golden checkpoints bind");
+    let quantized = table.iter().filter(|weight| setup.widened && weight.dtype().is_quantized());
+    let floats = quantized.map(|weight| {
+        let values = weight.to_f32().expect("golden checkpoints are whole");
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        (weight.name().to_owned(), Floats { shape: weight.shape().to_vec(), bytes })
+    });
+    let floats = floats.collect();
+    let weights = Bound(table, scales, floats);
     let trunk = spec.trunk_graph(BuildOptions::default()).expect("a graph");
     let with_hidden = spec.trunk_graph(BuildOptions { hidden: true }).expect("a graph");
     let head = spec.mtp.map(|_| spec.mtp_graph().expect("a graph"));
