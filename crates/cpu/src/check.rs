@@ -116,9 +116,11 @@ fn cache_need(call: &Call) -> Option<CacheNeed> {
     let layer = call.cache.unwrap_or(0);
     match call.op {
         Op::Attention(a) => Some(CacheNeed::Kv(layer, a.dims)),
-        Op::SsmConv(dims) | Op::SsmScan(dims) | Op::SsmStep { dims, .. } => {
-            Some(CacheNeed::State(layer, dims))
-        }
+        Op::SsmConv(dims)
+        | Op::SsmScan(dims)
+        | Op::SsmStep { dims, .. }
+        | Op::ShortConv(dims)
+        | Op::DeltaScan(dims) => Some(CacheNeed::State(layer, dims)),
         _ => None,
     }
 }

@@ -3,13 +3,13 @@
 
 mod build;
 
-use build::{Builder, backend, hidden, row, run};
+use build::{Builder, Source, backend, hidden, row, run};
 use mambo_cpu::{CpuBackend, Isa};
 use mambo_kernel::case::{Case, CaseWeight, Rng};
 use mambo_kernel::{
     Attention, Backend, CacheLayout, Call, Cell, ChooseInputs, Elem, Epilogue, HiddenRows, Op, OpKind,
     Operand, Output, PAGE_TOKENS, Phase, Place, Program, ProgramId, ReferenceBackend, Rollback, Rows,
-    Segment, SsmDims, StateElem, StepInputs, ValueType, ops,
+    Scoring, Segment, SsmDims, StateElem, StepInputs, ValueType, WeightKey, WeightUse, ops,
 };
 use mambo_tensor::DType;
 
@@ -132,6 +132,35 @@ fn nan_and_infinity_do_not_panic() {
         }
         for isa in Isa::available() {
             run_case(&case, isa, 2);
+        }
+    }
+}
+
+/// Bounds, masks and maxima must not lose what is not a number.
+#[test]
+fn nan_passes_through() {
+    let kinds = [
+        OpKind::LayerNorm,
+        OpKind::HeadNorm,
+        OpKind::Rope,
+        OpKind::Glu,
+        OpKind::Bias,
+        OpKind::MoeBias,
+        OpKind::SoftCap,
+        OpKind::ShortConv,
+        OpKind::DeltaScan,
+        OpKind::Attention,
+        OpKind::MoeRoute,
+    ];
+    for mut case in kinds.into_iter().flat_map(ops::cases) {
+        // A sigmoid router chooses what is not a number last.
+        if matches!(case.op, Op::MoeRoute(route) if route.scoring == Scoring::Sigmoid) {
+            continue;
+        }
+        case.inputs[0].sequences[0][0] = f32::NAN;
+        for isa in Isa::available() {
+            let has_nan = run_case(&case, isa, 2).into_iter().any(|bits| f32::from_bits(bits).is_nan());
+            assert!(has_nan, "{} {} with {isa}", case.op.kind().name(), case.name);
         }
     }
 }
@@ -305,6 +334,12 @@ fn attend(
     }
     let count = rows.len() * 4 / stride;
     let kernel = backend.kernels().iter().position(|k| k.op == OpKind::Attention).unwrap();
+    let form = backend.kernels()[kernel].weight_form;
+    let sinks = case.weights.first().map(|sinks| {
+        let key = WeightKey { name: "sinks".into(), usage: WeightUse::Vector, form };
+        backend.load_weight(&key, &Source(sinks, &[1.0])).unwrap();
+        key
+    });
     let ty = ValueType::f32(Rows::TOKENS, q);
     let output = Operand { place: Place::Arena(0), ..hidden(0, ty, q * 4) };
     let call = Call {
@@ -314,7 +349,7 @@ fn attend(
         inputs: vec![part(0, q), part(q, kv), part(q + kv, kv)],
         outputs: vec![output],
         rounded: None,
-        weights: Vec::new(),
+        weights: sinks.iter().map(|_| 0).collect(),
         cache: Some(0),
         after: Vec::new(),
     };
@@ -324,7 +359,7 @@ fn attend(
         max_tokens: count,
         max_wanted: 0,
         calls: vec![call],
-        weights: Vec::new(),
+        weights: sinks.into_iter().collect(),
         outputs: vec![Output { name: "y".into(), operand: output }],
         arena_bytes: count * q * 4,
         unpooled_bytes: 0,

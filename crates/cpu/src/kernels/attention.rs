@@ -1,14 +1,18 @@
-//! `attention`: appends k and v to the pages, then `y = Σ_s softmax_s(q·k_s/√d)·v_s` over all positions up
-//! to the row's own.
+//! `attention`: appends k and v to the pages, then `y = Σ_s softmax_s(score(q·k_s·scale))·v_s` over the positions up to
+//! the row's own, or over a window of them. Scores may be capped, and every head may have a sink.
 //!
 //! Positions are processed in KV splits of fixed length: block by block within a split, and split by split into the
 //! total. The result does not depend on which thread computes a split, so threads can share a few queries over a long
-//! context (`attention_split.rs`). Otherwise an item is a block of queries (rows times query heads) that share a key
+//! context (`attention_split.rs`). Splits and pages before a window are skipped, so a row's sums depend on its position
+//! alone; a sink is added after the last split. Otherwise an item is a block of queries (rows times query heads) that share a key
 //! head, with their whole context. Pages are widened to f32 once per item, or while they are read if there are few
 //! queries. Bytes: the pages once per item; FLOPs: 4 per query, position and channel.
 #![allow(unsafe_code)]
 
-use mambo_kernel::{AttentionDims, KvElem, Op, OpKind, Operand, PAGE_TOKENS, Segment, Site};
+use std::ops::Range;
+use std::sync::Arc;
+
+use mambo_kernel::{KvElem, Op, OpKind, Operand, PAGE_TOKENS, Segment};
 
 use super::attention_block::{Block, Running, SHARED, Softmax, Total, finish};
 use super::attention_split::SplitAttention;
@@ -24,13 +28,17 @@ use crate::stored::{F16, F32, Stored};
 pub(super) const QUERIES: usize = 32;
 /// Pages of a KV split.
 const SPLIT_PAGES: usize = 8;
+/// Positions of a KV split.
+const SPLIT_TOKENS: usize = SPLIT_PAGES * PAGE_TOKENS;
 
 pub(crate) struct Attention {
     pub q: Operand,
     pub k: Operand,
     pub v: Operand,
     pub out: Operand,
-    pub dims: AttentionDims,
+    pub op: mambo_kernel::Attention,
+    /// A score of each query head that takes part in its softmax, if heads have one.
+    pub sinks: Option<Arc<Vec<f32>>>,
     pub layer: usize,
 }
 
@@ -74,7 +82,7 @@ impl Attention {
     #[inline(always)]
     fn formats(&self, cx: &Cx) -> (HeadFormat, HeadFormat) {
         let (types, scale) = (cx.caches.kv_types(), cx.caches.kv_scale(self.layer));
-        let head_dim = self.dims.head_dim;
+        let head_dim = self.op.dims.head_dim;
         (
             HeadFormat { elem: types.k, scale: scale.k, head_dim },
             HeadFormat { elem: types.v, scale: scale.v, head_dim },
@@ -84,7 +92,7 @@ impl Attention {
     /// Appends one head's keys and values of a segment to its pages.
     #[inline(always)]
     fn append<S: Simd>(&self, cx: &Cx, segment: &Segment, head: usize, k: &View, v: &View) {
-        let n = self.dims.head_dim;
+        let n = self.op.dims.head_dim;
         let (key_format, value_format) = self.formats(cx);
         for t in 0..segment.rows as usize {
             let position = segment.position as usize + t;
@@ -102,7 +110,7 @@ impl Attention {
     /// Query heads per key head.
     #[inline(always)]
     pub(super) fn heads_per_kv(&self) -> usize {
-        self.dims.q_heads / self.dims.kv_heads
+        self.op.dims.q_heads / self.op.dims.kv_heads
     }
 
     /// Row of the step and first column of a query.
@@ -111,7 +119,7 @@ impl Attention {
         let (heads, at) = (self.heads_per_kv(), block.first + i);
         (
             block.segment.first_row as usize + at / heads,
-            (block.kv_head * heads + at % heads) * self.dims.head_dim,
+            (block.kv_head * heads + at % heads) * self.op.dims.head_dim,
         )
     }
 
@@ -123,22 +131,31 @@ impl Attention {
 
     /// Splits that a query at a position sees.
     #[inline(always)]
-    pub(super) fn splits_to(&self, position: usize) -> usize {
-        position / (SPLIT_PAGES * PAGE_TOKENS) + 1
+    pub(super) fn splits_at(&self, position: usize) -> Range<usize> {
+        self.op.first_seen(position) / SPLIT_TOKENS..position / SPLIT_TOKENS + 1
     }
 
-    /// Splits that the last query of a block sees.
+    /// Splits that a block's queries see.
     #[inline(always)]
-    pub(super) fn splits(&self, block: &Queries) -> usize {
-        self.splits_to(self.position(block, block.count - 1))
+    pub(super) fn splits(&self, block: &Queries) -> Range<usize> {
+        let first = self.splits_at(self.position(block, 0)).start;
+        first..self.splits_at(self.position(block, block.count - 1)).end
+    }
+
+    /// Positions within a page that a query sees.
+    #[inline(always)]
+    fn seen(&self, block: &Queries, i: usize, page: usize) -> Range<usize> {
+        let position = self.position(block, i);
+        let within = |at: usize| at.saturating_sub(page * PAGE_TOKENS).min(PAGE_TOKENS);
+        within(self.op.first_seen(position))..within(position + 1)
     }
 
     /// Scales the queries of a block.
     #[inline(always)]
     fn scale_queries<S: Simd>(&self, cx: &Cx, block: &Queries, scratch: &mut AttentionScratch) {
-        let n = self.dims.head_dim;
+        let n = self.op.dims.head_dim;
         let q = cx.view(&self.q);
-        let scale = S::splat(1.0 / (n as f32).sqrt());
+        let scale = S::splat(self.op.scale);
         for (i, query) in scratch.queries.chunks_exact_mut(n).take(block.count).enumerate() {
             let (row, col) = self.row_and_col(block, i);
             let from = &q.row(row)[col..col + n];
@@ -157,14 +174,14 @@ impl Attention {
         split: usize,
         scratch: &mut AttentionScratch,
     ) -> [Running; QUERIES] {
-        let n = self.dims.head_dim;
+        let n = self.op.dims.head_dim;
         let (key_format, value_format) = self.formats(cx);
         let AttentionScratch { keys, values, queries, sums, .. } = scratch;
         sums[..block.count * n].fill(0.0);
         let mut running = [Running::START; QUERIES];
         let last = self.position(block, block.count - 1) / PAGE_TOKENS;
-        let first = split * SPLIT_PAGES;
-        let end = (first + SPLIT_PAGES).min(last + 1);
+        let first = (split * SPLIT_PAGES).max(self.op.first_seen(self.position(block, 0)) / PAGE_TOKENS);
+        let end = ((split + 1) * SPLIT_PAGES).min(last + 1);
         let page = |index: usize| {
             let page = cx.step.pages[block.segment.first_page as usize + index] as usize;
             // SAFETY: pages were written before the barrier.
@@ -174,18 +191,27 @@ impl Attention {
             let stored = page(index);
             // The next split is usually this thread's too; prefetching what is already in cache costs nothing.
             let next = if index < last { page(index + 1) } else { stored };
-            let seen =
-                |i: usize| (self.position(block, i) + 1).saturating_sub(index * PAGE_TOKENS).min(PAGE_TOKENS);
+            let seen = |i: usize| self.seen(block, i, index);
             let state = (&**queries, &mut running, &mut **sums);
             let is_read_once = group_size::<S>(block.count) == block.count;
             if is_read_once && [key_format.elem, value_format.elem] == [KvElem::F16; 2] {
                 // Widened in registers, not in memory.
-                attend_page::<S, F16>(Block::new(stored, n, next), block.count, seen, state);
+                attend_page::<S, F16>(
+                    Block::new(stored, n, self.op.soft_cap, next),
+                    block.count,
+                    seen,
+                    state,
+                );
             } else {
                 key_format.widen_keys::<S>(stored.0, keys);
                 value_format.widen_values::<S>(stored.1, values);
                 let widened = (bytemuck::cast_slice(keys), bytemuck::cast_slice(values));
-                attend_page::<S, F32>(Block::new(widened, n, next), block.count, seen, state);
+                attend_page::<S, F32>(
+                    Block::new(widened, n, self.op.soft_cap, next),
+                    block.count,
+                    seen,
+                    state,
+                );
             }
         }
         running
@@ -194,19 +220,20 @@ impl Attention {
     /// Computes a block of queries.
     #[inline(always)]
     fn attend<S: Simd>(&self, cx: &Cx, block: &Queries, floats: &mut [f32]) {
-        let n = self.dims.head_dim;
+        let n = self.op.dims.head_dim;
         let mut scratch = AttentionScratch::of(floats, n);
         self.scale_queries::<S>(cx, block, &mut scratch);
-        let running = self.split::<S>(cx, block, 0, &mut scratch);
+        let splits = self.splits(block);
+        let running = self.split::<S>(cx, block, splits.start, &mut scratch);
         let mut totals = [Softmax::EMPTY; QUERIES];
         for (total, running) in totals.iter_mut().zip(&running).take(block.count) {
             *total = running.end::<S>();
         }
         std::mem::swap(&mut scratch.sums, &mut scratch.totals);
-        for split in 1..self.splits(block) {
+        for split in splits.start + 1..splits.end {
             let running = self.split::<S>(cx, block, split, &mut scratch);
             for (i, sums) in scratch.totals.chunks_exact_mut(n).take(block.count).enumerate() {
-                if split >= self.splits_to(self.position(block, i)) {
+                if !self.splits_at(self.position(block, i)).contains(&split) {
                     continue;
                 }
                 let mut total = Total { softmax: &mut totals[i], sums };
@@ -214,11 +241,21 @@ impl Attention {
             }
         }
         let out = cx.view(&self.out);
-        for (i, sums) in scratch.totals.chunks_exact(n).take(block.count).enumerate() {
+        for (i, sums) in scratch.totals.chunks_exact_mut(n).take(block.count).enumerate() {
             let (row, col) = self.row_and_col(block, i);
+            let total = Total { softmax: &mut totals[i], sums };
             // SAFETY: a head of a row belongs to one item.
-            finish::<S>(sums, totals[i].sum, unsafe { out.cols_mut(row, col..col + n) });
+            self.finish::<S>(total, col / n, unsafe { out.cols_mut(row, col..col + n) });
         }
+    }
+
+    /// The output of a query head after its last split.
+    #[inline(always)]
+    pub(super) fn finish<S: Simd>(&self, mut total: Total, head: usize, out: &mut [f32]) {
+        if let Some(sinks) = &self.sinks {
+            total.add_sink::<S>(sinks[head]);
+        }
+        finish::<S>(total.sums, total.softmax.sum, out);
     }
 
     /// Computes one split of a block of queries and passes each query's partial result to `take`.
@@ -231,7 +268,7 @@ impl Attention {
         floats: &mut [f32],
         mut take: impl FnMut(usize, Softmax, &[f32]),
     ) {
-        let n = self.dims.head_dim;
+        let n = self.op.dims.head_dim;
         let mut scratch = AttentionScratch::of(floats, n);
         self.scale_queries::<S>(cx, block, &mut scratch);
         let running = self.split::<S>(cx, block, split, &mut scratch);
@@ -266,31 +303,29 @@ fn group_size<S: Simd>(left: usize) -> usize {
     }
 }
 
-/// Adds a page to a block of queries; query i sees its first `seen(i)` positions.
+/// Adds a page to a block of queries; query i sees its positions `seen(i)`.
 #[inline(always)]
 fn attend_page<S: Simd, T: Stored>(
     page: Block<T>,
     count: usize,
-    seen: impl Fn(usize) -> usize,
+    seen: impl Fn(usize) -> Range<usize>,
     (queries, running, sums): (&[f32], &mut [Running; QUERIES], &mut [f32]),
 ) {
     let n = page.head_dim();
-    // Queries are in order of position: those before this page come first.
-    let mut i = (0..count).find(|&i| seen(i) > 0).unwrap_or(count);
+    // Queries are in order of position: those before this page come first, those whose window has left it last.
+    let mut i = (0..count).find(|&i| seen(i).end > 0).unwrap_or(count);
+    let count = (i..count).rfind(|&i| !seen(i).is_empty()).map_or(i, |last| last + 1);
     while i < count {
         let (queries, running, sums) = (&queries[i * n..], &mut running[i..], &mut sums[i * n..]);
         let size = group_size::<S>(count - i);
         match size {
-            1 => page.attend::<S, 1>(queries, &[seen(i)], running, sums),
+            1 => page.attend::<S, 1>(queries, [seen(i)], running, sums),
             SHARED => {
-                page.attend::<S, SHARED>(queries, &std::array::from_fn(|j| seen(i + j)), running, sums);
+                page.attend::<S, SHARED>(queries, std::array::from_fn(|j| seen(i + j)), running, sums);
             }
-            _ => page.attend::<S, { SHARED + 1 }>(
-                queries,
-                &std::array::from_fn(|j| seen(i + j)),
-                running,
-                sums,
-            ),
+            _ => {
+                page.attend::<S, { SHARED + 1 }>(queries, std::array::from_fn(|j| seen(i + j)), running, sums)
+            }
         }
         i += size;
     }
@@ -301,7 +336,7 @@ impl Work for Attention {
     fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
         let segments = cx.step.segments;
         let (k, v) = (cx.view(&self.k), cx.view(&self.v));
-        let kv_heads = self.dims.kv_heads;
+        let kv_heads = self.op.dims.kv_heads;
         while let Some(item) = cx.next(0, segments.len() * kv_heads) {
             self.append::<S>(cx, &segments[item / kv_heads], item % kv_heads, &k, &v);
         }
@@ -309,7 +344,7 @@ impl Work for Attention {
         if let Some(split) = SplitAttention::of(self, cx, k.rows()) {
             return split.work::<S>(cx, &mut scratch.floats);
         }
-        let total = k.rows() * self.dims.q_heads;
+        let total = k.rows() * self.op.dims.q_heads;
         let size = total.div_ceil(cx.threads).next_multiple_of(SHARED).min(QUERIES);
         let items_of = |segment: &Segment| self.blocks(segment, size) * kv_heads;
         let (mut segment, mut first_item) = (0, 0);
@@ -325,7 +360,7 @@ impl Work for Attention {
     }
 
     fn scratch(&self, _: usize) -> ScratchNeed {
-        let head_dim = self.dims.head_dim;
+        let head_dim = self.op.dims.head_dim;
         let (floats, shared) = (AttentionScratch::floats(head_dim), SplitAttention::floats(head_dim));
         ScratchNeed { floats, shared, ..ScratchNeed::default() }
     }
@@ -336,18 +371,12 @@ const FLOPS: f64 = 20e9;
 
 pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
     let bind = |b: &Binding| match b.call.op {
-        Op::Attention(a) => b.kernel(Attention {
-            q: b.x(),
-            k: b.input(1),
-            v: b.input(2),
-            out: b.out(),
-            dims: a.dims,
-            layer: b.layer(),
-        }),
+        Op::Attention(op) => {
+            let sinks = if op.sinks { Some(b.vector(0, op.dims.q_heads)?) } else { None };
+            let (q, k, v) = (b.x(), b.input(1), b.input(2));
+            b.kernel(Attention { q, k, v, out: b.out(), op, sinks, layer: b.layer() })
+        }
         _ => b.wrong_op(),
     };
-    let is_plain =
-        |site: &Site| matches!(site.op, Op::Attention(a) if *a == mambo_kernel::Attention::plain(a.dims));
-    let declaration = Declaration::new(isa, OpKind::Attention, "f32", bind).shared().at(FLOPS);
-    vec![declaration.offering(|row| row.accepting(is_plain))]
+    vec![Declaration::new(isa, OpKind::Attention, "f32", bind).shared().at(FLOPS)]
 }

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use mambo_kernel::PAGE_TOKENS;
 
@@ -58,46 +59,59 @@ pub(super) struct Block<'a, T> {
     keys: &'a [u8],
     values: &'a [u8],
     head_dim: usize,
+    /// Bound of the scores.
+    soft_cap: Option<f32>,
     /// Stored keys and values to prefetch meanwhile.
     next: (&'a [u8], &'a [u8]),
     stored: PhantomData<T>,
 }
 
 impl<'a, T: Stored> Block<'a, T> {
-    pub fn new((keys, values): (&'a [u8], &'a [u8]), head_dim: usize, next: (&'a [u8], &'a [u8])) -> Self {
+    pub fn new(
+        (keys, values): (&'a [u8], &'a [u8]),
+        head_dim: usize,
+        soft_cap: Option<f32>,
+        next: (&'a [u8], &'a [u8]),
+    ) -> Self {
         let len = PAGE_TOKENS * head_dim * T::BYTES;
-        Block { keys: &keys[..len], values: &values[..len], head_dim, next, stored: PhantomData }
+        let (keys, values) = (&keys[..len], &values[..len]);
+        Block { keys, values, head_dim, soft_cap, next, stored: PhantomData }
     }
 
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }
 
-    /// Adds this block to `Q` queries. `queries` and `sums` are `[Q][head_dim]`, and query i sees the first `seen[i]`
-    /// positions.
+    /// Adds this block to `Q` queries. `queries` and `sums` are `[Q][head_dim]`, and query i sees the positions
+    /// `seen[i]`, at least one.
     #[inline(always)]
     pub fn attend<S: Simd, const Q: usize>(
         &self,
         queries: &[f32],
-        seen: &[usize; Q],
+        seen: [Range<usize>; Q],
         running: &mut [Running],
         sums: &mut [f32],
     ) {
         let mut scores = self.scores::<S, Q>(queries);
+        if let Some(cap) = self.soft_cap {
+            for score in scores.as_flattened_mut() {
+                *score = S::soft_cap(*score, cap);
+            }
+        }
         let mut weights = [[0.0; PAGE_TOKENS]; Q];
         let mut kept = [0.0; Q];
         for i in 0..Q {
-            kept[i] = softmax_block::<S>(&mut scores[i], seen[i], &mut running[i], &mut weights[i]);
+            kept[i] = softmax_block::<S>(&mut scores[i], &seen[i], &mut running[i], &mut weights[i]);
         }
-        let common = *seen.iter().min().unwrap_or(&0);
+        let weighted = Weighted::new(seen, &kept, &weights);
         let n = self.head_dim;
         let mut c = 0;
         while c + 4 * LANES <= n {
-            self.add_values::<S, Q, 4>(c, common, seen, &kept, &weights, sums);
+            self.add_values::<S, Q, 4>(c, &weighted, sums);
             c += 4 * LANES;
         }
         while c < n {
-            self.add_values::<S, Q, 1>(c, common, seen, &kept, &weights, sums);
+            self.add_values::<S, Q, 1>(c, &weighted, sums);
             c += LANES;
         }
     }
@@ -131,19 +145,34 @@ impl<'a, T: Stored> Block<'a, T> {
         &self.values[(t * self.head_dim + c) * T::BYTES..][..width * T::BYTES]
     }
 
+    /// Adds some channels of one position's weighted values.
+    #[inline(always)]
+    fn add_position<S: Simd, const V: usize>(
+        &self,
+        t: usize,
+        c: usize,
+        width: usize,
+        weight: f32,
+        acc: &mut [S::F; V],
+    ) {
+        let values = self.values_of(t, c, width);
+        for v in 0..V {
+            let value = T::load_part::<S>(stored_part::<T>(values, v));
+            acc[v] = S::fma(S::splat(weight), value, acc[v]);
+        }
+    }
+
     /// Scales the sums of some channels by `kept` and adds the weighted values.
     #[inline(always)]
     fn add_values<S: Simd, const Q: usize, const V: usize>(
         &self,
         c: usize,
-        common: usize,
-        seen: &[usize; Q],
-        kept: &[f32; Q],
-        weights: &[[f32; PAGE_TOKENS]; Q],
+        weighted: &Weighted<Q>,
         sums: &mut [f32],
     ) {
         let n = self.head_dim;
         let width = n.min(c + V * LANES) - c;
+        let Weighted { seen, common, kept, weights } = weighted;
         let mut acc = [[S::zero(); V]; Q];
         each_row!(Q, i, {
             let sums = &sums[i * n + c..][..width];
@@ -151,8 +180,17 @@ impl<'a, T: Stored> Block<'a, T> {
                 acc[i][v] = S::mul(S::splat(kept[i]), S::load_part(part(sums, v)));
             }
         });
+        if common.start > 0 {
+            // Windows of earlier queries reach further back.
+            each_row!(Q, i, {
+                for t in seen[i].start..common.start.min(seen[i].end) {
+                    self.add_position::<S, V>(t, c, width, weights[i][t], &mut acc[i]);
+                }
+            });
+        }
         let (fetched, ahead) = (self.next.1.len() / n * c, self.next.1.len() * width / (n * PAGE_TOKENS));
-        for (t, values) in self.values.chunks_exact(n * T::BYTES).take(common).enumerate() {
+        let shared = &self.values[common.start * n * T::BYTES..common.end * n * T::BYTES];
+        for (t, values) in (common.start..).zip(shared.chunks_exact(n * T::BYTES)) {
             // The cache lines of 16-bit values.
             for line in (0..V * LANES * 2).step_by(64) {
                 S::prefetch(self.next.1, fetched + t * ahead + line);
@@ -176,7 +214,7 @@ impl<'a, T: Stored> Block<'a, T> {
         // Later queries see more of the block.
         for i in 0..Q {
             let sums = &mut sums[i * n + c..][..width];
-            for t in common..seen[i] {
+            for t in common.end..seen[i].end {
                 let values = self.values_of(t, c, width);
                 for v in 0..V {
                     let value = T::load_part::<S>(stored_part::<T>(values, v));
@@ -185,6 +223,29 @@ impl<'a, T: Stored> Block<'a, T> {
                 }
             }
         }
+    }
+}
+
+/// How a block's values are added to `Q` queries.
+struct Weighted<'a, const Q: usize> {
+    /// Positions that each query sees.
+    seen: [Range<usize>; Q],
+    /// Positions that all of them see.
+    common: Range<usize>,
+    /// Factors on what was summed before.
+    kept: &'a [f32; Q],
+    weights: &'a [[f32; PAGE_TOKENS]; Q],
+}
+
+impl<'a, const Q: usize> Weighted<'a, Q> {
+    #[inline(always)]
+    fn new(seen: [Range<usize>; Q], kept: &'a [f32; Q], weights: &'a [[f32; PAGE_TOKENS]; Q]) -> Self {
+        let (mut start, mut end) = (0, PAGE_TOKENS);
+        for seen in &seen {
+            start = seen.start.max(start);
+            end = seen.end.min(end);
+        }
+        Weighted { seen, common: start..end.max(start), kept, weights }
     }
 }
 
@@ -200,14 +261,20 @@ fn stored_part<T: Stored>(values: &[u8], i: usize) -> &[u8] {
 #[inline(always)]
 fn softmax_block<S: Simd>(
     scores: &mut [S::F; KEY_VECTORS],
-    seen: usize,
+    seen: &Range<usize>,
     running: &mut Running,
     weights: &mut [f32; PAGE_TOKENS],
 ) -> f32 {
-    debug_assert!(seen > 0, "no position is seen");
-    if seen < PAGE_TOKENS {
+    debug_assert!(!seen.is_empty(), "no position is seen");
+    let masked = S::splat(f32::NEG_INFINITY);
+    if seen.end < PAGE_TOKENS {
         for v in 0..KEY_VECTORS {
-            scores[v] = S::first(seen.saturating_sub(v * LANES), scores[v], S::splat(f32::NEG_INFINITY));
+            scores[v] = S::first(seen.end.saturating_sub(v * LANES), scores[v], masked);
+        }
+    }
+    if seen.start > 0 {
+        for v in 0..KEY_VECTORS {
+            scores[v] = S::first(seen.start.saturating_sub(v * LANES), masked, scores[v]);
         }
     }
     let mut largest = S::splat(f32::NEG_INFINITY);
@@ -251,6 +318,19 @@ impl Total<'_> {
             S::store_part(after, part_mut(self.sums, v));
         }
         *self.softmax = Softmax { reference, sum: old.sum * kept + next.sum * taken };
+    }
+
+    /// Adds a score without a value.
+    #[inline(always)]
+    pub fn add_sink<S: Simd>(&mut self, sink: f32) {
+        let old = *self.softmax;
+        let reference = old.reference.max(sink);
+        let kept = S::exp1(old.reference - reference);
+        for v in 0..vectors(self.sums.len()) {
+            let sum = S::mul(S::splat(kept), S::load_part(part(self.sums, v)));
+            S::store_part(sum, part_mut(self.sums, v));
+        }
+        *self.softmax = Softmax { reference, sum: old.sum * kept + S::exp1(sink - reference) };
     }
 }
 

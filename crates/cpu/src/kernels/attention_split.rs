@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::Cx;
 use super::attention::{Attention, QUERIES, Queries};
-use super::attention_block::{Softmax, Total, finish};
+use super::attention_block::{Softmax, Total};
 use crate::simd::Simd;
 
 /// Partial results (splits of a query) and totals held at once per thread: enough to keep all threads busy between two
@@ -28,8 +28,8 @@ pub(super) struct SplitAttention<'a> {
     attention: &'a Attention,
     /// Queries of the step.
     queries: usize,
-    /// Splits of the longest context.
-    splits: usize,
+    /// Splits that any query sees.
+    splits: Range<usize>,
     /// Splits per query and pass.
     at_once: usize,
 }
@@ -43,28 +43,29 @@ impl<'a> SplitAttention<'a> {
     /// Splits the work if there would be too few items otherwise.
     #[inline(always)]
     pub fn of(attention: &'a Attention, cx: &Cx, rows: usize) -> Option<SplitAttention<'a>> {
-        let queries = rows * attention.dims.q_heads;
+        let queries = rows * attention.op.dims.q_heads;
         // A total and at least two splits per query must fit.
         let held = (HELD * cx.threads).min(MOST_HELD);
         if queries == 0 || 3 * queries > held {
             return None;
         }
-        let (mut items, mut splits) = (0, 0);
+        let (mut items, mut splits) = (0, usize::MAX..0);
         for segment in cx.step.segments {
             let blocks = attention.blocks(segment, QUERIES);
-            items += blocks * attention.dims.kv_heads;
-            splits = splits.max(attention.splits(&attention.block(segment, QUERIES, blocks - 1)));
+            items += blocks * attention.op.dims.kv_heads;
+            splits.start = attention.splits(&attention.block(segment, QUERIES, 0)).start.min(splits.start);
+            splits.end = attention.splits(&attention.block(segment, QUERIES, blocks - 1)).end.max(splits.end);
         }
-        let is_worth_it = cx.threads > 1 && splits > 1 && items < ENOUGH * cx.threads;
+        let is_worth_it = cx.threads > 1 && splits.len() > 1 && items < ENOUGH * cx.threads;
         is_worth_it.then_some(SplitAttention { attention, queries, splits, at_once: held / queries - 1 })
     }
 
     /// Computes all queries.
     #[inline(always)]
     pub fn work<S: Simd>(&self, cx: &Cx, floats: &mut [f32]) {
-        let (mut first, mut taken) = (0, 0);
-        while first < self.splits {
-            let pass = first..self.splits.min(first + self.at_once);
+        let (mut first, mut taken) = (self.splits.start, 0);
+        while first < self.splits.end {
+            let pass = first..self.splits.end.min(first + self.at_once);
             self.compute_splits::<S>(cx, &pass, taken, floats);
             cx.barrier();
             taken = cx.runs_taken(PHASE);
@@ -72,7 +73,7 @@ impl<'a> SplitAttention<'a> {
                 self.add_up::<S>(cx, &pass, query);
             }
             first = pass.end;
-            if first < self.splits {
+            if first < self.splits.end {
                 cx.barrier();
             }
         }
@@ -88,10 +89,10 @@ impl<'a> SplitAttention<'a> {
         let (attention, pass) = (self.attention, pass.clone());
         cx.step.segments.iter().flat_map(move |segment| {
             let pass = pass.clone();
-            (0..attention.blocks(segment, QUERIES) * attention.dims.kv_heads).map(move |item| {
+            (0..attention.blocks(segment, QUERIES) * attention.op.dims.kv_heads).map(move |item| {
                 let block = attention.block(segment, QUERIES, item);
-                let end = pass.end.min(attention.splits(&block));
-                (block, pass.start..end)
+                let own = attention.splits(&block);
+                (block, pass.start.max(own.start)..pass.end.min(own.end))
             })
         })
     }
@@ -123,7 +124,7 @@ impl<'a> SplitAttention<'a> {
         split: usize,
         floats: &mut [f32],
     ) {
-        let n = self.attention.dims.head_dim;
+        let n = self.attention.op.dims.head_dim;
         let take = |i: usize, softmax: Softmax, sums: &[f32]| {
             let held = self.held(self.query(block, i), 1 + split - pass.start);
             // SAFETY: a split of a query belongs to one item, and there was a barrier since the memory was last read.
@@ -137,31 +138,31 @@ impl<'a> SplitAttention<'a> {
     /// Adds the splits of a pass to a query's total, and writes the result after the last split.
     #[inline(always)]
     fn add_up<S: Simd>(&self, cx: &Cx, pass: &Range<usize>, query: usize) {
-        let n = self.attention.dims.head_dim;
-        let (row, head) = (query / self.attention.dims.q_heads, query % self.attention.dims.q_heads);
+        let n = self.attention.op.dims.head_dim;
+        let (row, head) = (query / self.attention.op.dims.q_heads, query % self.attention.op.dims.q_heads);
         let segments = cx.step.segments;
         let segment = &segments[segments.partition_point(|s| s.first_row as usize <= row) - 1];
         let position = segment.position as usize + row - segment.first_row as usize;
-        let splits = self.attention.splits_to(position);
+        let splits = self.attention.splits_at(position);
         // SAFETY: this query belongs to this thread alone.
         let (sums, rest) = unsafe { cx.shared_scratch.write(self.held(query, 0)) }.split_at_mut(n);
         let mut softmax = Softmax { reference: rest[0], sum: rest[1] };
-        if pass.start == 0 {
+        if pass.start == self.splits.start {
             sums.fill(0.0);
             softmax = Softmax::EMPTY;
         }
         let mut total = Total { softmax: &mut softmax, sums };
-        for split in pass.start..pass.end.min(splits) {
+        for split in pass.start.max(splits.start)..pass.end.min(splits.end) {
             // SAFETY: written before the barrier.
             let held = unsafe { cx.shared_scratch.read(self.held(query, 1 + split - pass.start)) };
             total.add::<S>(Softmax { reference: held[n], sum: held[n + 1] }, &held[..n]);
         }
         rest.copy_from_slice(&[softmax.reference, softmax.sum]);
-        if pass.contains(&(splits - 1)) {
+        if pass.contains(&(splits.end - 1)) {
             let out = cx.view(&self.attention.out);
             // SAFETY: as above.
             let out = unsafe { out.cols_mut(row, head * n..(head + 1) * n) };
-            finish::<S>(sums, softmax.sum, out);
+            self.attention.finish::<S>(Total { softmax: &mut softmax, sums }, head, out);
         }
     }
 
@@ -169,13 +170,13 @@ impl<'a> SplitAttention<'a> {
     #[inline(always)]
     fn query(&self, block: &Queries, i: usize) -> usize {
         let (row, col) = self.attention.row_and_col(block, i);
-        row * self.attention.dims.q_heads + col / self.attention.dims.head_dim
+        row * self.attention.op.dims.q_heads + col / self.attention.op.dims.head_dim
     }
 
     /// Where a query's total (`which` 0) or a split of the pass (from 1 on) is held.
     #[inline(always)]
     fn held(&self, query: usize, which: usize) -> Range<usize> {
-        let floats = self.attention.dims.head_dim + 2;
+        let floats = self.attention.op.dims.head_dim + 2;
         let at = (which * self.queries + query) * floats;
         at..at + floats
     }

@@ -10,6 +10,8 @@ mod attention_split;
 mod choose;
 mod copy;
 pub(crate) mod declaration;
+mod delta_head;
+mod delta_scan;
 mod each_row;
 pub(crate) mod embed;
 mod gated_group_norm;
@@ -25,6 +27,7 @@ mod pointwise;
 mod quantize;
 mod rms_norm;
 mod rope;
+mod short_conv;
 mod ssm_conv;
 mod ssm_dt;
 mod ssm_head;
@@ -250,7 +253,7 @@ impl<W: Work> Kernel for Bound<W> {
 
 /// Every kernel of an instruction set.
 pub(crate) fn declarations(isa: Isa) -> Vec<Declaration> {
-    let ops: [fn(Isa) -> Vec<Declaration>; 20] = [
+    let ops: [fn(Isa) -> Vec<Declaration>; 22] = [
         embed::declare,
         rms_norm::declare,
         layer_norm::declare,
@@ -265,6 +268,8 @@ pub(crate) fn declarations(isa: Isa) -> Vec<Declaration> {
         ssm_scan::declare,
         gated_group_norm::declare,
         ssm_step::declare,
+        short_conv::declare,
+        delta_scan::declare,
         attention::declare,
         moe_route::declare,
         moe_matmul::declare,

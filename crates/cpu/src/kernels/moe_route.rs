@@ -1,4 +1,4 @@
-//! `moe_route`: `s = sigmoid(logits)`, experts chosen by `s + bias` within the best groups, weights from
+//! `moe_route`: `s = sigmoid(logits)` or `softmax(logits)`, experts chosen by `s + bias` within the best groups, weights from
 //! `s` alone. An item is a row.
 #![allow(unsafe_code)]
 
@@ -68,6 +68,25 @@ fn limit_groups(route: &RouteDims, choice: &mut [f32], group_scores: &mut [f32],
     }
 }
 
+/// `exp(l)` of every logit divided by the sum of all.
+#[inline(always)]
+fn softmax<S: Simd>(logits: &[f32], scores: &mut [f32]) {
+    let mut largest = S::splat(f32::NEG_INFINITY);
+    for i in 0..vectors(logits.len()) {
+        let logits = part(logits, i);
+        largest = S::max(S::first(logits.len(), S::load_part(logits), largest), largest);
+    }
+    let largest = S::splat(S::max_lane(largest));
+    for i in 0..vectors(logits.len()) {
+        let power = S::exp(S::sub(S::load_part(part(logits, i)), largest));
+        S::store_part(power, part_mut(scores, i));
+    }
+    let sum = S::splat(S::total(scores));
+    for i in 0..vectors(logits.len()) {
+        S::store_part(S::div(S::load_part(part(scores, i)), sum), part_mut(scores, i));
+    }
+}
+
 impl Work for MoeRoute {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
@@ -79,8 +98,13 @@ impl Work for MoeRoute {
         let mut kept = [0u32; MAX_GROUPS];
         for row in cx.own(logits.rows()) {
             let logits = logits.row(row);
-            for i in 0..vectors(route.experts) {
-                S::store_part(S::sigmoid(S::load_part(part(logits, i))), part_mut(scores, i));
+            match route.scoring {
+                Scoring::Sigmoid => {
+                    for i in 0..vectors(route.experts) {
+                        S::store_part(S::sigmoid(S::load_part(part(logits, i))), part_mut(scores, i));
+                    }
+                }
+                Scoring::Softmax => softmax::<S>(logits, scores),
             }
             for ((choice, score), bias) in choice.iter_mut().zip(&*scores).zip(&*self.bias) {
                 // NaN does not compare: it is chosen last.
@@ -118,11 +142,7 @@ pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
         _ => b.wrong_op(),
     };
     let accepts = |site: &Site| match site.op {
-        Op::MoeRoute(route) => {
-            route.scoring == Scoring::Sigmoid
-                && route.top_groups <= MAX_GROUPS
-                && route.top_k <= route.experts
-        }
+        Op::MoeRoute(route) => route.top_groups <= MAX_GROUPS && route.top_k <= route.experts,
         _ => false,
     };
     vec![Declaration::new(isa, OpKind::MoeRoute, "f32", bind).offering(|row| row.accepting(accepts))]

@@ -17,7 +17,7 @@ use crate::isa::Isa;
 use crate::simd::{LANES, Math, Simd};
 
 /// Channels of an item.
-const BLOCK: usize = 512;
+pub(super) const BLOCK: usize = 512;
 /// Maximum taps of a convolution.
 pub(crate) const MAX_TAPS: usize = 16;
 
@@ -42,23 +42,28 @@ impl Filter {
         Filter { taps, bias }
     }
 
-    /// The given channels of one output row. `columns` are the input columns of those channels, oldest first; those
-    /// before the sequence are empty.
+    /// The given channels of one output row, with SiLU. `columns` are the input columns of those channels, oldest
+    /// first; those before the sequence are empty.
     #[inline(always)]
     pub fn apply<S: Simd>(&self, columns: &[&[f32]], channels: Range<usize>, out: &mut [f32]) {
-        let total = self.bias.len();
         for (i, out) in out.chunks_mut(LANES).enumerate() {
-            let at = channels.start + i * LANES;
-            let here = at..at + out.len();
-            let mut y = S::load_part(&self.bias[here.clone()]);
-            for (k, column) in columns.iter().enumerate() {
-                if !column.is_empty() {
-                    let w = S::load_part(&self.taps[k * total + here.start..k * total + here.end]);
-                    y = S::fma(w, S::load_part(&column[i * LANES..i * LANES + out.len()]), y);
-                }
-            }
-            S::store_part(S::silu(y), out);
+            S::store_part(S::silu(self.sum::<S>(columns, channels.start, i, out.len())), out);
         }
+    }
+
+    /// Vector `i` of the channels from `first` on, `width` of them, without SiLU.
+    #[inline(always)]
+    pub fn sum<S: Simd>(&self, columns: &[&[f32]], first: usize, i: usize, width: usize) -> S::F {
+        let (total, at) = (self.bias.len(), first + i * LANES);
+        let here = at..at + width;
+        let mut y = S::load_part(&self.bias[here.clone()]);
+        for (k, column) in columns.iter().enumerate() {
+            if !column.is_empty() {
+                let w = S::load_part(&self.taps[k * total + here.start..k * total + here.end]);
+                y = S::fma(w, S::load_part(&column[i * LANES..i * LANES + width]), y);
+            }
+        }
+        y
     }
 }
 

@@ -1,4 +1,5 @@
-//! The arithmetic of one chunk of the Mamba-2 scan, shared by `ssm_scan` and `ssm_step`.
+//! The arithmetic of one chunk of the Mamba-2 scan, shared by `ssm_scan` and `ssm_step`; `delta_scan` has its products
+//! and its next state from here.
 //!
 //! With `c` the running sum of `dt·A` from the chunk's start and S0 the state there:
 //! `y_t = exp(c_t)·(S0·C_t) + Σ_{s ≤ t} exp(c_t − c_s)·dt_s·(C_t·B_s)·x_s + D·x_t`, s ascending, and at the
@@ -34,11 +35,17 @@ pub(super) struct Chunk<'a> {
     pub dt: [&'a [f32]; SSM_CHUNK],
 }
 
-/// The parameters of one head.
-pub(super) struct Head<'a> {
+/// Where a head's channels are in a chunk.
+#[derive(Clone, Copy)]
+pub(super) struct HeadPlace {
     /// Index among the chunk's heads.
     pub index: usize,
     pub head_dim: usize,
+}
+
+/// The parameters of one head.
+pub(super) struct Head<'a> {
+    pub place: HeadPlace,
     pub a: f32,
     pub d: f32,
     /// Stored state at the chunk's start; `None` for the first chunk, where it is zero.
@@ -47,10 +54,11 @@ pub(super) struct Head<'a> {
 
 /// What all elements of a head's next state share.
 #[derive(Clone, Copy)]
-struct Next<S: Simd> {
-    /// Factor on the old state; `None` if that is zero.
-    keep: Option<S::F>,
-    seed: u32,
+pub(super) struct Next<S: Simd> {
+    /// Factor on the old state; `None` if that is zero, whatever its memory holds.
+    pub keep: Option<S::F>,
+    /// Of the random bits of the new state.
+    pub seed: u32,
 }
 
 impl<'a> Chunk<'a> {
@@ -66,19 +74,19 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// `products[t][s] = C_t·B_s` for new t and s ≤ t.
+    /// `products[t][s] = rows_t·B_s` for new t and s ≤ t.
     #[inline(always)]
-    pub fn products<S: Simd>(&self, products: &mut [f32]) {
+    pub fn products<S: Simd>(&self, rows: &[&[f32]; SSM_CHUNK], products: &mut [f32]) {
         for t in self.new..self.end {
             for s in 0..=t {
-                products[t * SSM_CHUNK + s] = S::inner(self.c[t], self.b[s]);
+                products[t * SSM_CHUNK + s] = S::inner(rows[t], self.b[s]);
             }
         }
     }
 
     /// Step sizes dt of one head, and the running sums `c`.
     #[inline(always)]
-    fn decays(&self, index: usize, a: f32) -> ([f32; SSM_CHUNK], [f32; SSM_CHUNK]) {
+    pub fn decays(&self, index: usize, a: f32) -> ([f32; SSM_CHUNK], [f32; SSM_CHUNK]) {
         let (mut dt, mut c) = ([0.0; SSM_CHUNK], [0.0; SSM_CHUNK]);
         let mut sum = 0.0;
         for s in 0..self.end {
@@ -90,8 +98,8 @@ impl<'a> Chunk<'a> {
     }
 
     #[inline(always)]
-    fn x(&self, s: usize, head: &Head) -> &'a [f32] {
-        &self.x[s][head.index * head.head_dim..(head.index + 1) * head.head_dim]
+    fn x(&self, s: usize, place: HeadPlace) -> &'a [f32] {
+        &self.x[s][place.index * place.head_dim..(place.index + 1) * place.head_dim]
     }
 
     /// Outputs of the new positions for one head; `out[t]` holds all heads' channels of position t.
@@ -103,7 +111,7 @@ impl<'a> Chunk<'a> {
         weights: &mut [f32],
         out: &mut [&mut [f32]; SSM_CHUNK],
     ) {
-        let (dt, c) = self.decays(head.index, head.a);
+        let (dt, c) = self.decays(head.place.index, head.a);
         let mut carried = [0.0; SSM_CHUNK];
         for i in 0..CHUNK_VECTORS {
             S::store_part(S::exp(S::load_part(part(&c, i))), part_mut(&mut carried, i));
@@ -138,14 +146,14 @@ impl<'a> Chunk<'a> {
         out: &mut [&mut [f32]; SSM_CHUNK],
     ) {
         let mut p = 0;
-        while p + 4 * LANES <= head.head_dim {
-            if p + 5 * LANES == head.head_dim {
+        while p + 4 * LANES <= head.place.head_dim {
+            if p + 5 * LANES == head.place.head_dim {
                 return self.tile::<S, E, T, 5>(head, t, p, carried, weights, out);
             }
             self.tile::<S, E, T, 4>(head, t, p, carried, weights, out);
             p += 4 * LANES;
         }
-        while p < head.head_dim {
+        while p < head.place.head_dim {
             self.tile::<S, E, T, 1>(head, t, p, carried, weights, out);
             p += LANES;
         }
@@ -162,11 +170,11 @@ impl<'a> Chunk<'a> {
         out: &mut [&mut [f32]; SSM_CHUNK],
     ) {
         // Only a single vector (V = 1) may be cut short by the end of the head.
-        let width = head.head_dim.min(p + V * LANES) - p;
+        let width = head.place.head_dim.min(p + V * LANES) - p;
         let mut acc = [[S::zero(); V]; T];
         if let Some(state) = head.state {
             let c: [&[f32]; T] = std::array::from_fn(|i| self.c[t + i]);
-            for (n, row) in state.chunks_exact(head.head_dim * E::BYTES).enumerate() {
+            for (n, row) in state.chunks_exact(head.place.head_dim * E::BYTES).enumerate() {
                 let row = &row[p * E::BYTES..(p + width) * E::BYTES];
                 for v in 0..V {
                     let s = E::load_part::<S>(&row[stored::<E>(v, width)]);
@@ -185,13 +193,13 @@ impl<'a> Chunk<'a> {
             }
             for s in 0..=t {
                 let weight = S::splat(weights[t * SSM_CHUNK + s]);
-                let x = &self.x(s, head)[p..p + width];
+                let x = &self.x(s, head.place)[p..p + width];
                 for v in 0..V {
                     y[v] = S::fma(weight, S::load_part(part(x, v)), y[v]);
                 }
             }
-            let (x, d) = (&self.x(t, head)[p..p + width], S::splat(head.d));
-            let start = head.index * head.head_dim + p;
+            let (x, d) = (&self.x(t, head.place)[p..p + width], S::splat(head.d));
+            let start = head.place.index * head.place.head_dim + p;
             let out = &mut out[t][start..start + width];
             for v in 0..V {
                 S::store_part(S::fma(d, S::load_part(part(x, v)), y[v]), part_mut(out, v));
@@ -200,8 +208,7 @@ impl<'a> Chunk<'a> {
     }
 
     /// Advances one head's state from the start of this full chunk to its end. `fresh` means that the old state is
-    /// zero, whatever `state` holds; `seed` is for the random bits of the new one. `scaled` is scratch memory
-    /// `[chunk][state]`.
+    /// zero, whatever `state` holds; `seed` is for the random bits of the new one.
     #[inline(always)]
     pub fn advance<S: Simd, E: StoredState>(
         &self,
@@ -212,13 +219,28 @@ impl<'a> Chunk<'a> {
         scaled: &mut [f32],
     ) {
         debug_assert_eq!(self.end, SSM_CHUNK);
-        let (dt, c) = self.decays(head.index, head.a);
+        let (dt, c) = self.decays(head.place.index, head.a);
         let last = S::splat(c[SSM_CHUNK - 1]);
         let mut steps = [0.0; SSM_CHUNK];
         for i in 0..CHUNK_VECTORS {
             let decay = S::exp(S::sub(last, S::load_part(part(&c, i))));
             S::store_part(S::mul(decay, S::load_part(part(&dt, i))), part_mut(&mut steps, i));
         }
+        let next = Next { keep: if fresh { None } else { Some(S::exp(last)) }, seed };
+        self.next_state::<S, E>(head.place, &steps, next, state, scaled);
+    }
+
+    /// `keep·S0 + Σ_s steps_s·B_s ⊗ x_s` of a full chunk, in the place of S0. `scaled` is scratch memory
+    /// `[chunk][state]`.
+    #[inline(always)]
+    pub fn next_state<S: Simd, E: StoredState>(
+        &self,
+        place: HeadPlace,
+        steps: &[f32; SSM_CHUNK],
+        next: Next<S>,
+        state: &mut [u8],
+        scaled: &mut [f32],
+    ) {
         let size = self.b[0].len();
         for (s, scaled) in scaled.chunks_exact_mut(size).enumerate() {
             let step = S::splat(steps[s]);
@@ -226,36 +248,35 @@ impl<'a> Chunk<'a> {
                 S::store_part(S::mul(step, S::load_part(part(self.b[s], i))), part_mut(scaled, i));
             }
         }
-        let next = Next { keep: if fresh { None } else { Some(S::exp(last)) }, seed };
         let mut n = 0;
         while n + 4 <= size {
-            self.advance_rows::<S, E, 4>(head, n, next, state, scaled);
+            self.advance_rows::<S, E, 4>(place, n, next, state, scaled);
             n += 4;
         }
         for n in n..size {
-            self.advance_rows::<S, E, 1>(head, n, next, state, scaled);
+            self.advance_rows::<S, E, 1>(place, n, next, state, scaled);
         }
     }
 
     #[inline(always)]
     fn advance_rows<S: Simd, E: StoredState, const N: usize>(
         &self,
-        head: &Head,
+        place: HeadPlace,
         n: usize,
         next: Next<S>,
         state: &mut [u8],
         scaled: &[f32],
     ) {
         let mut p = 0;
-        while p + 4 * LANES <= head.head_dim {
-            if p + 5 * LANES == head.head_dim {
-                return self.advance_tile::<S, E, N, 5>(head, (n, p), next, state, scaled);
+        while p + 4 * LANES <= place.head_dim {
+            if p + 5 * LANES == place.head_dim {
+                return self.advance_tile::<S, E, N, 5>(place, (n, p), next, state, scaled);
             }
-            self.advance_tile::<S, E, N, 4>(head, (n, p), next, state, scaled);
+            self.advance_tile::<S, E, N, 4>(place, (n, p), next, state, scaled);
             p += 4 * LANES;
         }
-        while p < head.head_dim {
-            self.advance_tile::<S, E, N, 1>(head, (n, p), next, state, scaled);
+        while p < place.head_dim {
+            self.advance_tile::<S, E, N, 1>(place, (n, p), next, state, scaled);
             p += LANES;
         }
     }
@@ -263,16 +284,16 @@ impl<'a> Chunk<'a> {
     #[inline(always)]
     fn advance_tile<S: Simd, E: StoredState, const N: usize, const V: usize>(
         &self,
-        head: &Head,
+        place: HeadPlace,
         (n, p): (usize, usize),
         next: Next<S>,
         state: &mut [u8],
         scaled: &[f32],
     ) {
-        let width = head.head_dim.min(p + V * LANES) - p;
+        let width = place.head_dim.min(p + V * LANES) - p;
         let size = self.b[0].len();
         let mut acc = [[S::zero(); V]; N];
-        let offset = |i: usize| (n + i) * head.head_dim + p;
+        let offset = |i: usize| (n + i) * place.head_dim + p;
         if let Some(keep) = next.keep {
             for i in 0..N {
                 let row = &state[offset(i) * E::BYTES..][..width * E::BYTES];
@@ -282,7 +303,7 @@ impl<'a> Chunk<'a> {
             }
         }
         for s in 0..SSM_CHUNK {
-            let x = &self.x(s, head)[p..p + width];
+            let x = &self.x(s, place)[p..p + width];
             let b = &scaled[s * size + n..][..N];
             for v in 0..V {
                 let x = S::load_part(part(x, v));
@@ -302,6 +323,6 @@ impl<'a> Chunk<'a> {
 
 /// Byte range of vector `v` of `width` stored values.
 #[inline(always)]
-fn stored<E: StoredState>(v: usize, width: usize) -> Range<usize> {
+pub(super) fn stored<E: StoredState>(v: usize, width: usize) -> Range<usize> {
     v * LANES * E::BYTES..width.min((v + 1) * LANES) * E::BYTES
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use mambo_kernel::{Op, OpKind, Operand, SSM_CHUNK, Segment, SlotLayout, SsmDims, StateElem};
 
 use super::declaration::{Binding, Declaration};
-use super::ssm_head::{Chunk, Head, chunk_floats};
+use super::ssm_head::{Chunk, Head, HeadPlace, chunk_floats};
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::cache::CacheViews;
 use crate::isa::Isa;
@@ -20,7 +20,7 @@ use crate::simd::Simd;
 use crate::stored::{Bf16, F16, F32, StoredState};
 
 /// Items into which storing a segment's ring entries is divided.
-const STORE_PARTS: usize = 4;
+pub(super) const STORE_PARTS: usize = 4;
 
 pub(crate) struct SsmScan {
     pub xbc: Operand,
@@ -113,6 +113,22 @@ impl<'a> SlotPart<'a> {
         }
     }
 
+    /// A head's state at the end of the chunk that starts at `start`, to write: what it holds is the state at that
+    /// start. And the seed of its random bits.
+    ///
+    /// # Safety
+    /// No other thread, and no borrow in this one, touches this head's states concurrently.
+    pub unsafe fn next_state(&self, start: usize, head: usize) -> (&'a mut [u8], u32) {
+        let end = start + SSM_CHUNK;
+        // SAFETY: guaranteed by the caller.
+        let next = unsafe { self.caches.state_mut(self.slot, self.layer, end, head) };
+        if self.layout.chunks > 1 && start > 0 {
+            // SAFETY: as above; a different state than `next`.
+            next.copy_from_slice(unsafe { self.caches.state(self.slot, self.layer, start, head) });
+        }
+        (next, self.layout.state_seed(end, head))
+    }
+
     /// Outputs of one head's new positions, and its next state if the chunk is complete.
     ///
     /// # Safety
@@ -157,23 +173,17 @@ impl<'a> SlotPart<'a> {
         let (products, rest) = floats.split_at_mut(SSM_CHUNK * SSM_CHUNK);
         let (weights, rest) = rest.split_at_mut(SSM_CHUNK * SSM_CHUNK);
         let scaled = &mut rest[..SSM_CHUNK * dims.state];
-        let mut own = Head { index, head_dim: dims.head_dim, a: a[head], d: d[head], state: None };
-        // SAFETY: guaranteed by the caller; the borrow ends before the state is written.
-        let old = || unsafe { self.caches.state(self.slot, self.layer, start, head) };
+        let place = HeadPlace { index, head_dim: dims.head_dim };
+        let mut own = Head { place, a: a[head], d: d[head], state: None };
         if start > 0 {
-            own.state = Some(old());
+            // SAFETY: guaranteed by the caller; the borrow ends before the state is written.
+            own.state = Some(unsafe { self.caches.state(self.slot, self.layer, start, head) });
         }
         chunk.outputs::<S, E>(&own, products, weights, out);
         own.state = None;
         if chunk.end == SSM_CHUNK {
-            let end = start + SSM_CHUNK;
             // SAFETY: as above.
-            let next = unsafe { self.caches.state_mut(self.slot, self.layer, end, head) };
-            if self.layout.chunks > 1 && start > 0 {
-                // A different state than `next`.
-                next.copy_from_slice(old());
-            }
-            let seed = self.layout.state_seed(end, head);
+            let (next, seed) = unsafe { self.next_state(start, head) };
             chunk.advance::<S, E>(&own, start == 0, seed, next, scaled);
         }
     }
@@ -210,7 +220,7 @@ impl SsmScan {
                 // SAFETY: these heads' channels of the row belong to this item.
                 outs[s] = unsafe { out.cols_mut(row, channels.clone()) };
             }
-            chunk.products::<S>(&mut floats[..SSM_CHUNK * SSM_CHUNK]);
+            chunk.products::<S>(&chunk.c, &mut floats[..SSM_CHUNK * SSM_CHUNK]);
             for (index, head) in heads.clone().enumerate() {
                 let weights = [&self.a[..], &self.d[..]];
                 // SAFETY: a head of a slot belongs to one item.
@@ -242,23 +252,43 @@ impl SsmScan {
     }
 }
 
+/// How the heads of a segment are divided into items: some heads of one group each.
+pub(super) struct HeadItems {
+    per_group: usize,
+    /// Items of a group.
+    splits: usize,
+    /// Heads of an item.
+    heads: usize,
+    /// Items of a segment.
+    pub count: usize,
+}
+
+impl HeadItems {
+    pub fn of(cx: &Cx, dims: &SsmDims) -> HeadItems {
+        let per_group = dims.heads / dims.groups;
+        // The heads of an item share products of their group, but every thread should have an item.
+        let wanted = (2 * cx.threads).div_ceil((cx.step.segments.len() * dims.groups).max(1));
+        let heads = per_group.div_ceil(wanted.clamp(1, per_group));
+        let splits = per_group.div_ceil(heads);
+        HeadItems { per_group, splits, heads, count: dims.groups * splits }
+    }
+
+    /// The heads of an item of a segment.
+    pub fn heads(&self, item: usize) -> Range<usize> {
+        let (group, split) = (item / self.splits, item % self.splits);
+        let first = group * self.per_group + split * self.heads;
+        first..((group + 1) * self.per_group).min(first + self.heads)
+    }
+}
+
 impl Work for SsmScan {
     #[inline(always)]
     fn work<S: Simd>(&self, cx: &Cx, scratch: &mut Scratch) {
-        let dims = self.dims;
         let segments = cx.step.segments;
-        let per_group = dims.heads / dims.groups;
-        // The heads of an item share the products C·B, but every thread should have an item.
-        let wanted = (2 * cx.threads).div_ceil((segments.len() * dims.groups).max(1));
-        let splits = wanted.clamp(1, per_group);
-        let heads = per_group.div_ceil(splits);
-        let splits = per_group.div_ceil(heads);
-        let items = dims.groups * splits;
-        while let Some(item) = cx.next(0, segments.len() * items) {
-            let (group, split) = (item % items / splits, item % items % splits);
-            let first = group * per_group + split * heads;
-            let range = first..((group + 1) * per_group).min(first + heads);
-            self.heads::<S>(cx, &segments[item / items], range, &mut scratch.floats);
+        let items = HeadItems::of(cx, &self.dims);
+        while let Some(item) = cx.next(0, segments.len() * items.count) {
+            let heads = items.heads(item % items.count);
+            self.heads::<S>(cx, &segments[item / items.count], heads, &mut scratch.floats);
         }
         // A single new position never overwrites a ring entry of its own chunk; a longer segment may.
         if segments.iter().any(|s| s.rows > 1) {

@@ -193,7 +193,7 @@ impl SsmStep {
                 // SAFETY: these channels of the row belong to this item.
                 outs[s] = unsafe { out.cols_mut(part.first_row + row, channels.clone()) };
             }
-            chunk.products::<S>(&mut floats[..SSM_CHUNK * SSM_CHUNK]);
+            chunk.products::<S>(&chunk.c, &mut floats[..SSM_CHUNK * SSM_CHUNK]);
             for (index, head) in heads.clone().enumerate() {
                 // SAFETY: a head of a slot belongs to one item.
                 unsafe {

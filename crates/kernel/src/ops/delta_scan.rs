@@ -10,7 +10,8 @@
 //! `y_t = exp(c_t) S0ᵀ·q_t + Σ_{s≤t} exp(c_t − c_s) (k_s·q_t) u_s`, so a chunk is a triangular system and a token
 //! needs no more than the ring. The state at a chunk's end is rounded when it is stored.
 //!
-//! Tolerance: as `ssm_scan`; errors in u pass on to later tokens of the chunk.
+//! Tolerance: as `ssm_scan`; errors in u pass on to later tokens of the chunk. With few states k·q may cancel to nearly
+//! nothing, and at position 0 every output is a multiple of it.
 
 use crate::cache::{Rollback, SSM_CHUNK, SlotLayout};
 use crate::case::{Case, CaseWeight, RAGGED, Rng};
@@ -118,7 +119,8 @@ pub fn cases() -> Vec<Case> {
     let case = |&(dims, rollback): &(SsmDims, Rollback)| {
         let decays: Vec<f32> = (0..dims.heads).map(|_| -rng.range(0.05, 2.0)).collect();
         let name = format!("{} heads of {}, {} states", dims.heads, dims.head_dim, dims.state);
-        let mut case = Case::new(name, Op::DeltaScan(dims), &RAGGED, 2e-5)
+        let tolerance = if dims.state < 8 { 2e-4 } else { 2e-5 };
+        let mut case = Case::new(name, Op::DeltaScan(dims), &RAGGED, tolerance)
             .weight(CaseWeight::f32(&[dims.heads], &decays))
             .weight(CaseWeight::f32(&[dims.heads], &rng.normals(dims.heads, 0.5)))
             .input(dims.conv_dim(), || rng.normal())

@@ -1,7 +1,9 @@
 //! What a kernel's rows are judged against: the reference to a tolerance, other runs to the bit.
 
 use mambo_kernel::case::Case;
-use mambo_kernel::{Backend, Cell, Elem, Op, OpKind, Phase, ReferenceBackend, SSM_CHUNK, mask_words, ops};
+use mambo_kernel::{
+    Backend, CacheKind, Cell, Elem, Op, OpKind, Phase, ReferenceBackend, SSM_CHUNK, mask_words, ops,
+};
 
 use super::cut::{Cut, Pace};
 use super::fused;
@@ -43,8 +45,7 @@ pub(super) fn reference(case: &Case, elems: &[Elem]) -> Result<Wanted, String> {
 
 /// The values of every sequence's slot that the case's op writes, once all have run to their ends.
 pub(super) fn slots(trial: &mut Trial, case: &Case) -> Result<Vec<Vec<f32>>, String> {
-    let writes = |op: &Op| matches!(op, Op::SsmConv(_) | Op::SsmScan(_) | Op::SsmStep { .. });
-    if !writes(&case.op) {
+    if case.op.cache() != Some(CacheKind::State) {
         return Ok(Vec::new());
     }
     let mut slots = Vec::new();
@@ -55,8 +56,8 @@ pub(super) fn slots(trial: &mut Trial, case: &Case) -> Result<Vec<Vec<f32>>, Str
         let states = if length < SSM_CHUNK { 0 } else { part.dims.heads * part.head_elems() };
         let columns = states + length.min(part.dims.taps - 1) * part.dims.conv_dim();
         slots.push(match case.op {
-            Op::SsmConv(_) => values[states..columns].to_vec(),
-            Op::SsmScan(_) => [&values[..states], &values[columns..]].concat(),
+            Op::SsmConv(_) | Op::ShortConv(_) => values[states..columns].to_vec(),
+            Op::SsmScan(_) | Op::DeltaScan(_) => [&values[..states], &values[columns..]].concat(),
             _ => values,
         });
     }
