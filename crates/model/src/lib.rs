@@ -16,6 +16,7 @@ mod families;
 mod fields;
 mod gguf;
 mod kv_scale;
+mod locate;
 mod names;
 mod presets;
 mod quantization;

@@ -7,7 +7,7 @@ use super::ReferenceBackend;
 use crate::RowBase;
 use crate::cache::PAGE_TOKENS;
 use crate::cache_elem::KvElem;
-use crate::op::Op;
+use crate::op::{CacheKind, Op};
 use crate::ops;
 use crate::program::{Call, Program};
 use crate::step::{Segment, StepInputs, mask_words};
@@ -122,43 +122,17 @@ impl ReferenceBackend {
         let layer = call.cache.unwrap_or(0);
         let input = |this: &Self, i: usize| this.read_row(&call.inputs[i], row, step);
         match call.op {
+            op if op.cache() == Some(CacheKind::State) => {
+                self.recurrent_row(call, w, step, segment, row, position);
+            }
             Op::Embed => {
                 let id = input(self, 0)[0].to_bits();
                 let y = ops::embed::reference(&w[0], call.outputs[0].cols, id);
                 self.write_row(&call.outputs[0], row, &y);
             }
-            Op::SsmConv(_) => {
-                let xbc = input(self, 0);
-                let columns = self.columns(layer, segment, position, &xbc);
-                let y = ops::ssm_conv::reference(&columns, &w[0], &w[1]);
-                self.write_row(&call.outputs[0], row, &y);
-            }
-            Op::ShortConv(_) => {
-                let bcx = input(self, 0);
-                let columns = self.columns(layer, segment, position, &ops::short_conv::column(&bcx));
-                let y = ops::short_conv::reference(&columns, &bcx, &w[0], &w[1]);
-                self.write_row(&call.outputs[0], row, &y);
-            }
-            Op::DeltaScan(_) => {
-                let (qkv, strength, decay) = (input(self, 0), input(self, 1), input(self, 2));
-                let token = ops::delta_scan::Token { qkv: &qkv, strength: &strength, decay: &decay };
-                let layout = self.layout.slot_layout(layer);
-                let range = self.slot_range(layer);
-                let slot = &mut self.slots[segment.slot as usize][range];
-                let y = ops::delta_scan::reference(&layout, slot, position, &token, &w[0], &w[1]);
-                self.write_row(&call.outputs[0], row, &y);
-            }
             Op::Rope(rope) => {
                 let factors = w.first().map(|factors| &factors[..]);
                 let y = ops::rope::reference(&rope, &input(self, 0), position, factors);
-                self.write_row(&call.outputs[0], row, &y);
-            }
-            Op::SsmScan(_) => {
-                let (xbc, dt) = (input(self, 0), input(self, 1));
-                let layout = self.layout.slot_layout(layer);
-                let range = self.slot_range(layer);
-                let slot = &mut self.slots[segment.slot as usize][range];
-                let y = ops::ssm_scan::reference(&layout, slot, position, &xbc, &dt, &w[0], &w[1]);
                 self.write_row(&call.outputs[0], row, &y);
             }
             Op::Attention(attention) => {
@@ -206,6 +180,49 @@ impl ReferenceBackend {
                 (row * times..(row + 1) * times).for_each(|row| self.row_op(call, w, step, row));
             }
         }
+    }
+
+    /// Ops that keep a recurrent state.
+    fn recurrent_row(
+        &mut self,
+        call: &Call,
+        w: &[Arc<[f32]>],
+        step: &StepInputs,
+        segment: &Segment,
+        row: usize,
+        position: usize,
+    ) {
+        let layer = call.cache.unwrap_or(0);
+        let input = |this: &Self, i: usize| this.read_row(&call.inputs[i], row, step);
+        let y = match call.op {
+            Op::SsmConv(_) => {
+                let xbc = input(self, 0);
+                let columns = self.columns(layer, segment, position, &xbc);
+                ops::ssm_conv::reference(&columns, &w[0], &w[1])
+            }
+            Op::ShortConv(_) => {
+                let bcx = input(self, 0);
+                let columns = self.columns(layer, segment, position, &ops::short_conv::column(&bcx));
+                ops::short_conv::reference(&columns, &bcx, &w[0], &w[1])
+            }
+            Op::DeltaScan(_) => {
+                let (qkv, strength, decay) = (input(self, 0), input(self, 1), input(self, 2));
+                let token = ops::delta_scan::Token { qkv: &qkv, strength: &strength, decay: &decay };
+                let layout = self.layout.slot_layout(layer);
+                let range = self.slot_range(layer);
+                let slot = &mut self.slots[segment.slot as usize][range];
+                ops::delta_scan::reference(&layout, slot, position, &token, &w[0], &w[1])
+            }
+            Op::SsmScan(_) => {
+                let (xbc, dt) = (input(self, 0), input(self, 1));
+                let layout = self.layout.slot_layout(layer);
+                let range = self.slot_range(layer);
+                let slot = &mut self.slots[segment.slot as usize][range];
+                ops::ssm_scan::reference(&layout, slot, position, &xbc, &dt, &w[0], &w[1])
+            }
+            op => unreachable!("{} keeps no state", op.kind().name()),
+        };
+        self.write_row(&call.outputs[0], row, &y);
     }
 
     fn wanted_row(&mut self, call: &Call, w: &[Arc<[f32]>], step: &StepInputs, row: usize) {
