@@ -36,7 +36,8 @@ impl ModelSpec {
         let architecture = metadata.str(KEY)?.ok_or_else(|| metadata.missing(KEY))?;
         let family = Family::of_gguf(file, architecture)?;
         let reader = GgufReader { file, metadata, architecture, family, shape_of };
-        let mut spec = (family.read_gguf)(&reader)?;
+        let read = family.read_gguf.ok_or_else(|| reader.unsupported())?;
+        let mut spec = read(&reader)?;
         spec.bos = metadata.u32("tokenizer.ggml.bos_token_id")?;
         spec.stop_tokens = family.stop_tokens.to_vec();
         for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {

@@ -60,12 +60,15 @@ pub struct Family {
     /// Whether the pairs of rotary channels are neighbours in GGUF files, where safetensors releases have halves.
     pub(crate) gguf_neighbours: bool,
     /// Reads the metadata of a GGUF file.
-    pub(crate) read_gguf: fn(&GgufReader) -> Result<ModelSpec, ModelError>,
+    pub(crate) read_gguf: Option<ReadGguf>,
     /// The architecture's name and keys of a GGUF file that is written, where the family can be.
     pub(crate) write_gguf: Option<WriteGguf>,
     /// The config of a safetensors folder that is written, where the family can be.
     pub(crate) write_config: Option<fn(&ModelSpec) -> Value>,
 }
+
+/// Describes the model of a GGUF file.
+pub(crate) type ReadGguf = fn(&GgufReader) -> Result<ModelSpec, ModelError>;
 
 /// Names the architecture and gives its keys without their prefix.
 pub(crate) type WriteGguf = fn(&ModelSpec) -> (&'static str, Vec<(&'static str, GgufValue)>);
@@ -110,7 +113,7 @@ impl Family {
             recognises: |_| false,
             config: |fields| Err(fields.missing(&["model_type"])),
             gguf_neighbours: false,
-            read_gguf: |reader| Err(reader.unsupported()),
+            read_gguf: None,
             write_gguf: None,
             write_config: None,
         }
@@ -139,6 +142,16 @@ impl Family {
     pub fn of(spec: &ModelSpec) -> &'static Family {
         let found = FAMILIES.iter().find(|family| family.name == spec.architecture);
         found.expect("specifications are made by families")
+    }
+
+    /// Whether its GGUF files are read.
+    pub fn reads_gguf(&self) -> bool {
+        self.read_gguf.is_some()
+    }
+
+    /// Whether GGUF files of it can be written.
+    pub fn writes_gguf(&self) -> bool {
+        self.write_gguf.is_some()
     }
 
     /// What a part may be called inside a layer of a safetensors release, most usual name first.

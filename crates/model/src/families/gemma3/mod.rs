@@ -33,7 +33,7 @@ pub(super) static FAMILY: Family = Family {
         Part::KNorm,
     ],
     config,
-    read_gguf: super::gguf_transformer::gemma3,
+    read_gguf: Some(super::gguf_transformer::gemma3),
     ..Family::named("gemma3")
 };
 

@@ -49,7 +49,7 @@ pub(super) static FAMILY: Family = Family {
     tensors: &[TENSORS, TRANSFORMER],
     gguf_tensors: &[(Part::MlpNorm, "post_attention_norm.weight")],
     config,
-    read_gguf: super::gguf_transformer::gpt_oss,
+    read_gguf: Some(super::gguf_transformer::gpt_oss),
     ..Family::named("gpt_oss")
 };
 

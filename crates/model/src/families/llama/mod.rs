@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family = Family {
     tensors: &[TRANSFORMER],
     config,
     gguf_neighbours: true,
-    read_gguf: super::gguf_transformer::llama,
+    read_gguf: Some(super::gguf_transformer::llama),
     write_gguf: Some(super::gguf_keys::llama),
     ..Family::named("llama")
 };

@@ -60,7 +60,7 @@ pub(super) static FAMILY: Family = Family {
     stop_names: &["<|im_end|>", "<SPECIAL_12>", "</s>"],
     tensors: &[TENSORS],
     config: config::config,
-    read_gguf: gguf::read,
+    read_gguf: Some(gguf::read),
     write_gguf: Some(gguf_export::write),
     write_config: Some(hf_export::write),
     ..Family::named("nemotron_h")

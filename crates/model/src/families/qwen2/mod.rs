@@ -16,7 +16,7 @@ pub(super) static FAMILY: Family = Family {
     stop_names: &["<|im_end|>", "<|endoftext|>"],
     tensors: &[TRANSFORMER],
     config,
-    read_gguf: super::gguf_transformer::qwen,
+    read_gguf: Some(super::gguf_transformer::qwen),
     write_gguf: Some(super::gguf_keys::qwen2),
     ..Family::named("qwen2")
 };

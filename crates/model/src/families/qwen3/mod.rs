@@ -17,7 +17,7 @@ pub(super) static FAMILY: Family = Family {
     stop_names: &["<|im_end|>", "<|endoftext|>"],
     tensors: &[TRANSFORMER, EXPERTS],
     config,
-    read_gguf: super::gguf_transformer::qwen,
+    read_gguf: Some(super::gguf_transformer::qwen),
     write_gguf: Some(super::gguf_keys::qwen3),
     ..Family::named("qwen3")
 };
