@@ -49,13 +49,14 @@ impl<'a> SplitAttention<'a> {
         if queries == 0 || 3 * queries > held {
             return None;
         }
-        let (mut items, mut splits) = (0, usize::MAX..0);
+        let (mut items, mut first, mut end) = (0, usize::MAX, 0);
         for segment in cx.step.segments {
             let blocks = attention.blocks(segment, QUERIES);
             items += blocks * attention.op.dims.kv_heads;
-            splits.start = attention.splits(&attention.block(segment, QUERIES, 0)).start.min(splits.start);
-            splits.end = attention.splits(&attention.block(segment, QUERIES, blocks - 1)).end.max(splits.end);
+            first = attention.splits(&attention.block(segment, QUERIES, 0)).start.min(first);
+            end = attention.splits(&attention.block(segment, QUERIES, blocks - 1)).end.max(end);
         }
+        let splits = first..end;
         let is_worth_it = cx.threads > 1 && splits.len() > 1 && items < ENOUGH * cx.threads;
         is_worth_it.then_some(SplitAttention { attention, queries, splits, at_once: held / queries - 1 })
     }
