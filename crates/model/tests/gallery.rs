@@ -10,7 +10,7 @@ const HEAD: &str = "\
 
 Every family that mambo runs, made by `UPDATE_EXPECT=1 cargo test -p mambo-model --test gallery`. Safetensors folders are \
 read for all of them. Any model of a family runs, whatever its size; the sizes named here are those that `mambo fit`, \
-`explain` and `synth` know without a file..
+`explain` and `synth` know without a file.
 
 | family | model types | GGUF | sizes known | made of |
 |---|---|---|---|---|

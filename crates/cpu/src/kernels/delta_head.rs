@@ -90,6 +90,15 @@ impl DeltaHead<'_> {
     #[inline(always)]
     fn read_state<S: Simd, E: StoredState>(&self, chunk: &Chunk, state: &[u8], carried: &mut [f32]) {
         let mut p = 0;
+        if S::ROWS == 8 && chunk.end - chunk.new == 1 {
+            // Registers hold eight vectors of a single position's sums: the state is read as one stream.
+            let (t, row) = (chunk.new, 2 * self.place.head_dim);
+            while p + 8 * LANES <= self.place.head_dim {
+                let by = [chunk.b[t], chunk.c[t]];
+                self.read_tile::<S, E, 2, 8>(state, p, by, &mut carried[t * row..(t + 1) * row]);
+                p += 8 * LANES;
+            }
+        }
         while p + 4 * LANES <= self.place.head_dim {
             self.read_channels::<S, E, 4>(chunk, state, p, carried);
             p += 4 * LANES;
