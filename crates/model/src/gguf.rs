@@ -34,9 +34,8 @@ impl ModelSpec {
     ) -> Result<ModelSpec, ModelError> {
         const KEY: &str = "general.architecture";
         let architecture = metadata.str(KEY)?.ok_or_else(|| metadata.missing(KEY))?;
-        let family = Family::of_gguf(file, architecture)?;
+        let (family, read) = Family::of_gguf(file, architecture)?;
         let reader = GgufReader { file, metadata, architecture, family, shape_of };
-        let read = family.read_gguf.ok_or_else(|| reader.unsupported())?;
         let mut spec = read(&reader)?;
         spec.bos = metadata.u32("tokenizer.ggml.bos_token_id")?;
         spec.stop_tokens = family.stop_tokens.to_vec();
@@ -50,16 +49,6 @@ impl ModelSpec {
 }
 
 impl GgufReader<'_> {
-    /// The failure of a family whose GGUF files are not read.
-    pub(crate) fn unsupported(&self) -> ModelError {
-        ModelError::BadField {
-            file: self.file.to_owned(),
-            field: "general.architecture".to_owned(),
-            problem: format!("is `{}`, whose GGUF files are not read yet", self.architecture),
-            remedy: "use the model's safetensors release".to_owned(),
-        }
-    }
-
     pub(crate) fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }

@@ -132,10 +132,11 @@ impl Family {
         found.copied().ok_or_else(|| unknown(fields.file(), names.first().map(String::as_str)))
     }
 
-    /// The family whose GGUF files carry this name.
-    pub(crate) fn of_gguf(file: &str, name: &str) -> Result<&'static Family, ModelError> {
+    /// The family whose GGUF files carry this name, and how they are read.
+    pub(crate) fn of_gguf(file: &str, name: &str) -> Result<(&'static Family, ReadGguf), ModelError> {
         let found = FAMILIES.iter().find(|family| family.gguf.contains(&name));
-        found.copied().ok_or_else(|| unknown(file, Some(name)))
+        let read = found.and_then(|family| Some((*family, family.read_gguf?)));
+        read.ok_or_else(|| unknown(file, Some(name)))
     }
 
     /// The family of this name.
@@ -210,7 +211,8 @@ impl ModelSpec {
 
 fn unknown(file: &str, name: Option<&str>) -> ModelError {
     let mut supported: Vec<&str> = Vec::new();
-    for name in FAMILIES.iter().flat_map(|family| family.model_types.iter().chain(family.gguf)) {
+    let gguf = |family: &&&Family| if family.reads_gguf() { family.gguf } else { &[] };
+    for name in FAMILIES.iter().flat_map(|family| family.model_types.iter().chain(gguf(&family))) {
         if !supported.contains(name) {
             supported.push(name);
         }
