@@ -68,7 +68,7 @@ fn every_broken_rule_has_its_message() {
         node `layers.1.attention`: attention uses cache layer 4, but 1 are declared; declare it
         node `layers.1.attention`: attention and cache layer 0 have different sizes; use the op's own layer
         node `again`: kv layer 0 already has an attention; give each its own
-        node `layers.0.scan`: state layer 0 is used by ssm_scan; it takes ssm_conv then ssm_scan, or ssm_step
+        node `layers.0.scan`: state layer 0 is used by ssm_scan; it takes ssm_conv then ssm_scan or delta_scan, or ssm_step, or short_conv
         output `logits` is the input %0 itself; name a computed value
         output `logits` reads %999, which nothing defines before it; define it first or correct the number
         graph `hybrid` has no output; name at least one value as output
