@@ -133,7 +133,7 @@ pub enum HubError {
         /// Formats it has instead.
         found: String,
     },
-    /// A choice that is none, or several.
+    /// A name that matches no file, or more than one.
     #[error("{}", not_one(repo, asked.as_deref(), choices))]
     NotOneChoice {
         /// The repository.

@@ -3,10 +3,10 @@
 //! Later stages multiply these sizes without looking; this file is why that cannot overflow. It must not
 //! know how the sizes were read.
 
-use mambo_kernel::{AttentionDims, Op, RouteDims, SsmDims};
+use mambo_kernel::{Activation, AttentionDims, Op, RouteDims, SsmDims};
 
 use crate::error::ModelError;
-use crate::spec::{LayerSpec, Mamba2Spec, Mixer, ModelSpec, MoeSpec};
+use crate::spec::{Factor, LayerSpec, Mamba2Spec, Mixer, ModelSpec, MoeSpec};
 
 /// Most layers a schedule may have.
 pub const MAX_LAYERS: usize = 1024;
@@ -32,6 +32,8 @@ impl ModelSpec {
         within("vocabulary", self.vocab, MAX_VOCAB).map_err(model)?;
         within("number of layers", self.layers.len(), MAX_LAYERS).map_err(model)?;
         epsilon(self.norm_eps).map_err(model)?;
+        self.logit_cap.map_or(Ok(()), |cap| Op::SoftCap { cap }.check()).map_err(model)?;
+        self.factors.iter().try_for_each(factor).map_err(model)?;
         within("trained context", self.context.unwrap_or(1), Self::MAX_CONTEXT).map_err(model)?;
         for (index, layer) in self.layers.iter().enumerate() {
             let place = format!("layer {index} ({})", layer.name());
@@ -97,9 +99,13 @@ fn check_mixer(mixer: &Mixer, hidden: usize) -> Check {
             within("number of taps", *taps, MAX_TAPS)?;
             product("three times the hidden size", 3, hidden)
         }
-        Mixer::Mlp(m) => within("width", m.width, MAX_WIDTH),
+        Mixer::Mlp(m) => within("width", m.width, MAX_WIDTH).and(gate(m.gate)),
         Mixer::Moe(m) => moe(m),
     }
+}
+
+fn gate(activation: Option<Activation>) -> Check {
+    activation.map_or(Ok(()), |activation| Op::Glu(activation).check())
 }
 
 fn mamba2(d: &SsmDims) -> Check {
@@ -126,6 +132,7 @@ fn attention(a: &AttentionDims) -> Check {
 
 fn moe(m: &MoeSpec) -> Check {
     route(&m.route)?;
+    gate(m.gate)?;
     within("expert width", m.expert_width, MAX_WIDTH)?;
     within("latent width", m.latent.unwrap_or(1), MAX_WIDTH)?;
     within("shared expert width", m.shared_width.unwrap_or(1), MAX_WIDTH)
@@ -154,6 +161,13 @@ fn route(r: &RouteDims) -> Check {
     match r.scale.is_finite() {
         true => Ok(()),
         false => Err(format!("a routed scaling factor of {}", r.scale)),
+    }
+}
+
+fn factor(factor: &Factor) -> Check {
+    match factor.rows.iter().find(|(_, value)| !value.is_finite()) {
+        Some((_, value)) => Err(format!("a multiplier of {value} on `{}`", factor.part.names().canonical)),
+        None => Ok(()),
     }
 }
 

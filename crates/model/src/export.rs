@@ -30,13 +30,6 @@ pub struct ExportTensor {
     pub turned_heads: Option<usize>,
 }
 
-impl ExportTensor {
-    /// The row of the weight that a row of the tensor holds.
-    pub fn weight_row(&self, row: usize) -> usize {
-        self.first_row + turned_row(self.turned_heads, row)
-    }
-}
-
 /// Where a row stands before heads of so many channels go from halves to neighbours.
 pub fn turned_row(heads: Option<usize>, row: usize) -> usize {
     let Some(n) = heads else { return row };

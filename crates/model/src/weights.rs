@@ -77,11 +77,10 @@ impl ModelSpec {
 
     /// The rotary positions that a stored weight divides, where there are any.
     pub(crate) fn rope_factors(&self) -> Option<Rope> {
-        let ropes = self.mixers().filter_map(|mixer| match mixer {
-            Mixer::Attention(a) => a.rope,
+        self.mixers().find_map(|mixer| match mixer {
+            Mixer::Attention(a) => a.rope.filter(|rope| rope.has_factors),
             _ => None,
-        });
-        ropes.into_iter().find(|rope| rope.has_factors)
+        })
     }
 }
 

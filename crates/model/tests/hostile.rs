@@ -187,8 +187,13 @@ fn no_change_makes_it_panic() {
         json!({}),
         json!({"__float__": "-Infinity"}),
     ];
-    let presets = ["lightning", "puzzle-75b", "nano-9b-v2"].map(|name| Preset::named(name).unwrap().config);
-    let mut configs: Vec<Value> = presets.iter().map(|text| parse_json(text).unwrap()).collect();
+    // Some of Nemotron, which has many alike, and all of the others.
+    let is_taken = |preset: &&Preset| {
+        let is_nemotron = preset.spec().unwrap().architecture == "nemotron_h";
+        !is_nemotron || ["lightning", "puzzle-75b", "nano-9b-v2"].contains(&preset.name)
+    };
+    let presets = PRESETS.iter().filter(is_taken);
+    let mut configs: Vec<Value> = presets.map(|preset| parse_json(preset.config).unwrap()).collect();
     configs.extend(FIXTURES.iter().map(|name| fixture_config(name)));
     let mut accepted = 0;
     for config in &configs {
@@ -205,5 +210,5 @@ fn no_change_makes_it_panic() {
             }
         }
     }
-    assert!(accepted > 1000 && PRESETS.len() >= 12);
+    assert!(accepted > 4000, "{accepted}");
 }

@@ -1,9 +1,12 @@
 //! Templates in the structure of published families: rendered as Jinja2 renders them, and the calls they write
 //! are read by the dialect that is found from them.
 
+mod requests;
+
 use mambo_text::{
     CallDialect, ChatRequest, ChatTemplate, OutputParser, OutputStyle, ParseOptions, TextError,
 };
+use requests::{list, request};
 use serde_json::{Value, json};
 
 const CASES: &str = include_str!("../../../tests/fixtures/text/templates/families/cases.json");
@@ -60,21 +63,6 @@ const TEMPLATES: [(&str, &str, Option<CallDialect>); 10] = [
 
 fn source(name: &str) -> &'static str {
     TEMPLATES.iter().find(|(known, ..)| *known == name).unwrap_or_else(|| panic!("no template {name}")).1
-}
-
-fn list(value: &Value) -> Vec<Value> {
-    value.as_array().cloned().unwrap_or_default()
-}
-
-fn request(case: &Value) -> ChatRequest {
-    ChatRequest {
-        tools: list(&case["tools"]),
-        enable_thinking: case["enable_thinking"].as_bool(),
-        add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap_or(true),
-        kwargs: case["kwargs"].as_object().cloned().unwrap_or_default(),
-        now_unix_s: Some(1_709_251_199),
-        ..ChatRequest::new(list(&case["messages"]))
-    }
 }
 
 #[test]

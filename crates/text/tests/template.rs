@@ -1,7 +1,10 @@
 //! Chat templates against prompts rendered by Jinja2 with the settings models are trained under, the golden
 //! chats of the tiny model, and requests that are wrong.
 
+mod requests;
+
 use mambo_text::{ChatRequest, ChatTemplate, GgufVocabulary, TextError, Tokenizer};
+use requests::{list, request};
 use serde_json::{Value, json};
 
 const CHATS: &str = include_str!("../../../tests/fixtures/text/chats.json");
@@ -11,21 +14,6 @@ const WEATHER: &str = include_str!("../../../tests/fixtures/text/weather-tool.js
 const GEN3: &str = include_str!("../../../tests/fixtures/text/templates/gen3-style.jinja");
 const V2: &str = include_str!("../../../tests/fixtures/text/templates/v2-style.jinja");
 const DIALECT: &str = include_str!("../../../tests/fixtures/text/templates/dialect.jinja");
-
-fn list(value: &Value) -> Vec<Value> {
-    value.as_array().cloned().unwrap_or_default()
-}
-
-fn request(case: &Value) -> ChatRequest {
-    ChatRequest {
-        tools: list(&case["tools"]),
-        enable_thinking: case["enable_thinking"].as_bool(),
-        add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap_or(true),
-        kwargs: case["kwargs"].as_object().cloned().unwrap_or_default(),
-        now_unix_s: Some(1_709_251_199),
-        ..ChatRequest::new(list(&case["messages"]))
-    }
-}
 
 fn tiny() -> ChatTemplate {
     ChatTemplate::new("tiny-hybrid", TINY).expect("the template compiles")

@@ -3,7 +3,7 @@
 use mambo_checkpoint::GgufValue;
 use mambo_kernel::RopeScaling;
 
-use crate::spec::{AttentionSpec, Mixer, MlpSpec, ModelSpec, MoeSpec};
+use crate::spec::{AttentionSpec, Mixer, ModelSpec, MoeSpec};
 
 type Keys = Vec<(&'static str, GgufValue)>;
 
@@ -32,19 +32,17 @@ fn keys(spec: &ModelSpec) -> Keys {
         ("vocab_size", number(spec.vocab)),
         ("attention.layer_norm_rms_epsilon", spec.norm_eps.into()),
     ];
-    let mut has = [false; 3];
-    for mixer in spec.mixers() {
-        match mixer {
-            Mixer::Attention(a) if !std::mem::replace(&mut has[0], true) => attention(&mut keys, a),
-            Mixer::Mlp(MlpSpec { width, .. }) if !std::mem::replace(&mut has[1], true) => {
-                keys.push(("feed_forward_length", number(*width)));
-            }
-            Mixer::Moe(m) if !std::mem::replace(&mut has[2], true) => experts(&mut keys, m),
-            _ => {}
-        }
+    // The first of each kind stands for all.
+    if let Some(a) =
+        spec.mixers().find_map(|mixer| if let Mixer::Attention(a) = mixer { Some(a) } else { None })
+    {
+        attention(&mut keys, a);
     }
-    if !has[1] {
-        keys.push(("feed_forward_length", number(spec.hidden)));
+    let mlp = spec.mixers().find_map(|mixer| if let Mixer::Mlp(m) = mixer { Some(m.width) } else { None });
+    // Loaders ask for it also where every layer has experts.
+    keys.push(("feed_forward_length", number(mlp.unwrap_or(spec.hidden))));
+    if let Some(m) = spec.mixers().find_map(|mixer| if let Mixer::Moe(m) = mixer { Some(m) } else { None }) {
+        experts(&mut keys, m);
     }
     keys
 }

@@ -16,10 +16,12 @@ struct Quirks {
     pairs: RopePairs,
     /// What opens gates.
     activation: Activation,
-    /// Every so manieth layer is global where there is a window; the others are local.
+    /// Every nth layer is global where there is a window; the others are local.
     global_every: Option<usize>,
-    /// Whether the first of those layers is local, or the last of them global.
+    /// Rotary base of local layers, where it is another than the file's.
     local_base: Option<f64>,
+    /// Whether YaRN's ramp ends at whole channels.
+    yarn_truncates: bool,
     /// Whether embeddings are multiplied with the root of the hidden width.
     scaled_embedding: bool,
 }
@@ -29,6 +31,7 @@ const PLAIN: Quirks = Quirks {
     activation: Activation::Silu,
     global_every: None,
     local_base: None,
+    yarn_truncates: true,
     scaled_embedding: false,
 };
 
@@ -57,7 +60,7 @@ pub(super) fn gemma3(reader: &GgufReader) -> Result<ModelSpec, ModelError> {
 /// gpt-oss: every second layer is global.
 pub(super) fn gpt_oss(reader: &GgufReader) -> Result<ModelSpec, ModelError> {
     let activation = Activation::ClampedSilu { alpha: ALPHA, limit: LIMIT };
-    read(reader, &Quirks { activation, global_every: Some(2), ..PLAIN })
+    read(reader, &Quirks { activation, global_every: Some(2), yarn_truncates: false, ..PLAIN })
 }
 
 fn read(reader: &GgufReader, quirks: &Quirks) -> Result<ModelSpec, ModelError> {
@@ -139,10 +142,10 @@ fn rope(reader: &GgufReader, quirks: &Quirks, head_dim: usize, is_local: bool) -
         ("linear", Some(factor)) => RopeScaling::Linear { factor },
         ("yarn", Some(factor)) => RopeScaling::Yarn {
             factor,
-            original: number_or_size(reader, "rope.scaling.original_context_length")?,
+            original: original_context(reader)?,
             fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
             slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-            truncate: reader.family.name != super::gpt_oss::FAMILY.name,
+            truncate: quirks.yarn_truncates,
             magnitude: Rope::yarn_magnitude(factor) * number("rope.scaling.attn_factor")?.unwrap_or(1.0),
         },
         ("none", _) => RopeScaling::None,
@@ -155,9 +158,10 @@ fn rope(reader: &GgufReader, quirks: &Quirks, head_dim: usize, is_local: bool) -
     Ok(Rope { head_dim, rotary, pairs: quirks.pairs, base, scaling, has_factors })
 }
 
-fn number_or_size(reader: &GgufReader, name: &str) -> Result<f64, ModelError> {
+/// The context before it was stretched; the whole one where the file does not say.
+fn original_context(reader: &GgufReader) -> Result<f64, ModelError> {
     let context = reader.size("context_length")?.unwrap_or(1);
-    Ok(reader.size(name)?.unwrap_or(context) as f64)
+    Ok(reader.size("rope.scaling.original_context_length")?.unwrap_or(context) as f64)
 }
 
 fn mlp(reader: &GgufReader, quirks: &Quirks, index: usize) -> Result<Mixer, ModelError> {
@@ -169,10 +173,7 @@ fn moe(reader: &GgufReader, quirks: &Quirks, index: usize) -> Result<Mixer, Mode
     let place = Place::Layer(index);
     let [experts, _] = reader.want_shape(place, Part::Router, index)?;
     let [_, expert_width, _] = reader.want_shape(place, Part::ExpertsUp, index)?;
-    let shared_width = match reader.shape(place, Part::SharedUp, index) {
-        Some(shape) => shape.first().copied(),
-        None => None,
-    };
+    let shared_width = reader.shape(place, Part::SharedUp, index).and_then(|shape| shape.first().copied());
     Ok(Mixer::Moe(MoeSpec {
         route: RouteDims {
             scoring: Scoring::Softmax,

@@ -139,7 +139,7 @@ impl Family {
         read.ok_or_else(|| unknown(file, Some(name)))
     }
 
-    /// The family of this name.
+    /// The family that a specification was made by.
     pub fn of(spec: &ModelSpec) -> &'static Family {
         let found = FAMILIES.iter().find(|family| family.name == spec.architecture);
         found.expect("specifications are made by families")

@@ -16,11 +16,34 @@ pub(crate) fn spec(
     family: &'static str,
     layers: Vec<LayerSpec>,
 ) -> Result<ModelSpec, ModelError> {
-    Ok(ModelSpec {
-        architecture: family.to_owned(),
+    let sizes = Sizes {
         hidden: fields.want_size(&["hidden_size"])?,
         vocab: fields.want_size(&["vocab_size"])?,
         norm_eps: epsilon(fields, 1e-6)?,
+    };
+    of_sizes(fields, family, sizes, layers)
+}
+
+/// What families read from fields of their own or take as given where there are none.
+pub(crate) struct Sizes {
+    pub hidden: usize,
+    pub vocab: usize,
+    pub norm_eps: f32,
+}
+
+/// A specification of these sizes and layers, with the rest that everybody spells alike.
+pub(crate) fn of_sizes(
+    fields: &Fields,
+    family: &'static str,
+    sizes: Sizes,
+    layers: Vec<LayerSpec>,
+) -> Result<ModelSpec, ModelError> {
+    let Sizes { hidden, vocab, norm_eps } = sizes;
+    Ok(ModelSpec {
+        architecture: family.to_owned(),
+        hidden,
+        vocab,
+        norm_eps,
         mtp: None,
         tied_embeddings: fields.flag(&["tie_word_embeddings", "tie_embedding"])?.unwrap_or(false),
         factors: Vec::new(),

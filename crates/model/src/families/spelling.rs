@@ -92,7 +92,23 @@ pub(crate) static EXPERTS: Table = &[
     (Part::ExpertsDown, &[whole("mlp.experts.{e}.down_proj.weight"), whole("mlp.experts.down_proj")]),
 ];
 
-/// A Mamba-2 mixer under the name `mamba`, and a feed-forward part with its norm, as Bamba and Falcon-H1 have them.
+/// The trunk and the Mamba-2 mixer of the original Mamba-2, whose names Nemotron-H kept.
+pub(crate) static ORIGINAL_MAMBA: Table = names! {
+    Embed: "embeddings.weight" | "embedding.weight";
+    FinalNorm: "norm_f.weight";
+    Head: "lm_head.weight";
+    Norm: "norm.weight";
+    InProj: "mixer.in_proj.weight";
+    ConvWeight: "mixer.conv1d.weight";
+    ConvBias: "mixer.conv1d.bias";
+    DtBias: "mixer.dt_bias";
+    A: "mixer.A_log";
+    D: "mixer.D";
+    SsmNorm: "mixer.norm.weight";
+    OutProj: "mixer.out_proj.weight";
+};
+
+/// A Mamba-2 mixer under the name `mamba`, as Granite, Bamba and Falcon-H1 have it.
 pub(crate) static MAMBA: Table = names! {
     InProj: "mamba.in_proj.weight";
     ConvWeight: "mamba.conv1d.weight";

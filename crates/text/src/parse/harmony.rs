@@ -6,7 +6,7 @@
 //! <|start|>assistant<|channel|>final<|message|>content<|return|>
 //! ```
 //!
-//! Headers are no text. Text outside messages, a header that is none, and a call that is broken are content.
+//! Headers are never shown. Text outside messages, malformed headers and malformed calls are content.
 
 use super::Event;
 use super::dialects::{Body, json};

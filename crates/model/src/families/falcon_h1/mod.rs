@@ -23,7 +23,6 @@ pub(super) static TENSORS: Table = names! {
 pub(super) static FAMILY: Family = Family {
     model_types: &["falcon_h1"],
     classes: &["FalconH1ForCausalLM"],
-    gguf: &["falcon-h1"],
     stop_names: &["<|im_end|>", "<|end_of_text|>"],
     tensors: &[TENSORS, MAMBA, TRANSFORMER],
     config,

@@ -1,9 +1,9 @@
 //! Gemma 3, its text model: local and global layers with a rotary base each, norms before and after each half.
 
-use mambo_kernel::{Activation, Attention};
+use mambo_kernel::{Activation, Attention, AttentionDims, RopeScaling};
 
 use super::Family;
-use super::reading::{self, activation, depth, epsilon, layer_kinds, refuse, rope};
+use super::reading::{self, Sizes, activation, depth, epsilon, layer_kinds, of_sizes, refuse, rope};
 use super::spelling::{TRANSFORMER, Table, names};
 use crate::error::ModelError;
 use crate::fields::Fields;
@@ -54,7 +54,7 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     let head_dim = fields.size(&["head_dim"])?.unwrap_or(HEAD_DIM);
     let q_heads = fields.size(&["num_attention_heads"])?.unwrap_or(HEADS[0]);
     let kv_heads = fields.size(&["num_key_value_heads"])?.unwrap_or(HEADS[1]);
-    let dims = mambo_kernel::AttentionDims { q_heads, kv_heads, head_dim };
+    let dims = AttentionDims { q_heads, kv_heads, head_dim };
     let scalar = fields.float(&["query_pre_attn_scalar"])?.unwrap_or(HEAD_DIM as f64);
     let soft_cap = fields.float(&["attn_logit_softcapping"])?.map(|cap| cap as f32);
     let plain = Attention { scale: scalar.powf(-0.5) as f32, soft_cap, ..Attention::plain(dims) };
@@ -64,7 +64,7 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     if fields.get(&["rope_parameters"]).is_none() {
         global.base = fields.float(&["rope_theta"])?.unwrap_or(GLOBAL_BASE);
         local.base = fields.float(&["rope_local_base_freq"])?.unwrap_or(LOCAL_BASE);
-        local.scaling = mambo_kernel::RopeScaling::None;
+        local.scaling = RopeScaling::None;
     }
     let window = Some(reading::window(fields)?.unwrap_or(WINDOW));
     let mlp = MlpSpec { width: fields.want_size(&["intermediate_size"])?, gate: Some(Activation::GeluTanh) };
@@ -82,21 +82,11 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     };
     let layers = local_layers(fields)?.iter().map(layer).collect();
     let vocab = fields.size(&["vocab_size"])?.unwrap_or(VOCABULARY);
-    Ok(ModelSpec {
-        architecture: FAMILY.name.to_owned(),
-        hidden,
-        vocab,
-        layers,
-        norm_eps: eps,
-        mtp: None,
-        tied_embeddings: fields.flag(&["tie_word_embeddings"])?.unwrap_or(true),
-        factors: vec![Factor::all(Part::Embed, (hidden as f64).sqrt() as f32)],
-        logit_cap: fields.float(&["final_logit_softcapping"])?.map(|cap| cap as f32),
-        context: fields.size(&["max_position_embeddings"])?,
-        bos: fields.tokens(&["bos_token_id"])?.first().copied(),
-        stop_tokens: Vec::new(),
-        notes: Vec::new(),
-    })
+    let mut spec = of_sizes(fields, FAMILY.name, Sizes { hidden, vocab, norm_eps: eps }, layers)?;
+    spec.tied_embeddings = fields.flag(&["tie_word_embeddings"])?.unwrap_or(true);
+    spec.factors = vec![Factor::all(Part::Embed, (hidden as f64).sqrt() as f32)];
+    spec.logit_cap = fields.float(&["final_logit_softcapping"])?.map(|cap| cap as f32);
+    Ok(spec)
 }
 
 /// Whether each layer is local: listed, or all but every nth.

@@ -26,7 +26,6 @@ static TENSORS: Table = &[
 pub(super) static FAMILY: Family = Family {
     model_types: &["granitemoehybrid"],
     classes: &["GraniteMoeHybridForCausalLM"],
-    gguf: &["granitehybrid"],
     stop_names: &["<|end_of_text|>", "<|end_of_role|>"],
     tensors: &[TENSORS, MAMBA, TRANSFORMER],
     config,

@@ -7,7 +7,6 @@ use super::reading::{attention, depth, epsilon, layer_kinds, spec};
 use super::spelling::{TRANSFORMER, Table, names};
 use crate::error::ModelError;
 use crate::fields::Fields;
-use crate::names::Part;
 use crate::spec::{AttentionSpec, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec};
 
 static TENSORS: Table = names! {
@@ -34,15 +33,8 @@ static TENSORS: Table = names! {
 pub(super) static FAMILY: Family = Family {
     model_types: &["lfm2", "lfm2_moe"],
     classes: &["Lfm2ForCausalLM", "Lfm2MoeForCausalLM"],
-    gguf: &["lfm2", "lfm2moe"],
     stop_names: &["<|im_end|>", "<|endoftext|>"],
     tensors: &[TENSORS, TRANSFORMER],
-    gguf_tensors: &[
-        (Part::FinalNorm, "token_embd_norm.weight"),
-        (Part::InProj, "shortconv.in_proj.weight"),
-        (Part::ConvWeight, "shortconv.conv.weight"),
-        (Part::OutProj, "shortconv.out_proj.weight"),
-    ],
     config,
     ..Family::named("lfm2")
 };
@@ -78,12 +70,13 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
 fn mlp(fields: &Fields) -> Result<Mixer, ModelError> {
     let mut width = fields.want_size(&["intermediate_size", "block_ff_dim"])?;
     if fields.flag(&["block_auto_adjust_ff_dim"])?.unwrap_or(false) {
-        width = 2 * width / 3;
+        width = width.saturating_mul(2) / 3;
         if let Some(multiplier) = fields.float(&["block_ffn_dim_multiplier"])? {
             width = (multiplier * width as f64) as usize;
         }
         let multiple = fields.size(&["block_multiple_of"])?.unwrap_or(256).max(1);
-        width = width.next_multiple_of(multiple);
+        // What no number holds is refused with all sizes beyond reason.
+        width = width.checked_next_multiple_of(multiple).unwrap_or(usize::MAX);
     }
     Ok(Mixer::Mlp(MlpSpec { width, gate: Some(Activation::Silu) }))
 }

@@ -4,34 +4,18 @@ use mambo_kernel::SsmDims;
 use serde_json::Value;
 
 use super::Family;
-use super::reading::refuse;
-use super::spelling::{Table, names};
+use super::reading::{Sizes, of_sizes, refuse};
+use super::spelling::ORIGINAL_MAMBA;
 use crate::check::MAX_LAYERS;
 use crate::error::ModelError;
 use crate::fields::Fields;
 use crate::spec::{LayerSpec, Mamba2Spec, Mixer, ModelSpec};
 
-static TENSORS: Table = names! {
-    Embed: "embeddings.weight" | "embedding.weight";
-    FinalNorm: "norm_f.weight";
-    Head: "lm_head.weight";
-    Norm: "norm.weight";
-    InProj: "mixer.in_proj.weight";
-    ConvWeight: "mixer.conv1d.weight";
-    ConvBias: "mixer.conv1d.bias";
-    DtBias: "mixer.dt_bias";
-    A: "mixer.A_log";
-    D: "mixer.D";
-    SsmNorm: "mixer.norm.weight";
-    OutProj: "mixer.out_proj.weight";
-};
-
 pub(super) static FAMILY: Family = Family {
     model_types: &["mamba2"],
     classes: &["Mamba2ForCausalLM"],
-    gguf: &["mamba2"],
     stop_names: &["<|endoftext|>"],
-    tensors: &[TENSORS],
+    tensors: &[ORIGINAL_MAMBA],
     recognises: is_original,
     config,
     ..Family::named("mamba2")
@@ -81,19 +65,10 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     }
     // The original code pads the vocabulary; the rows are there and have logits.
     let padded = fields.size(&["pad_vocab_size_multiple"])?.unwrap_or(1).max(1);
-    Ok(ModelSpec {
-        architecture: FAMILY.name.to_owned(),
-        hidden,
-        vocab: fields.want_size(&["vocab_size"])?.next_multiple_of(padded),
-        layers: vec![LayerSpec::of(eps, Mixer::Mamba2(mixer)); depth],
-        norm_eps: eps,
-        mtp: None,
-        tied_embeddings: fields.flag(&["tie_word_embeddings", "tie_embeddings"])?.unwrap_or(true),
-        factors: Vec::new(),
-        logit_cap: None,
-        context: fields.size(&["max_position_embeddings"])?,
-        bos: fields.tokens(&["bos_token_id"])?.first().copied(),
-        stop_tokens: Vec::new(),
-        notes: Vec::new(),
-    })
+    // What no number holds is refused with all sizes beyond reason.
+    let vocab = fields.want_size(&["vocab_size"])?.checked_next_multiple_of(padded).unwrap_or(usize::MAX);
+    let layers = vec![LayerSpec::of(eps, Mixer::Mamba2(mixer)); depth];
+    let mut spec = of_sizes(fields, FAMILY.name, Sizes { hidden, vocab, norm_eps: eps }, layers)?;
+    spec.tied_embeddings = fields.flag(&["tie_word_embeddings", "tie_embeddings"])?.unwrap_or(true);
+    Ok(spec)
 }

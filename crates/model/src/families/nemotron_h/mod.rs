@@ -7,21 +7,9 @@ mod hf_export;
 mod schedule;
 
 use super::Family;
-use super::spelling::{Table, names};
+use super::spelling::{ORIGINAL_MAMBA, Table, names};
 
 static TENSORS: Table = names! {
-    Embed: "embeddings.weight";
-    FinalNorm: "norm_f.weight";
-    Head: "lm_head.weight";
-    Norm: "norm.weight";
-    InProj: "mixer.in_proj.weight";
-    ConvWeight: "mixer.conv1d.weight";
-    ConvBias: "mixer.conv1d.bias";
-    DtBias: "mixer.dt_bias";
-    A: "mixer.A_log";
-    D: "mixer.D";
-    SsmNorm: "mixer.norm.weight";
-    OutProj: "mixer.out_proj.weight";
     Q: "mixer.q_proj.weight";
     K: "mixer.k_proj.weight";
     V: "mixer.v_proj.weight";
@@ -58,7 +46,7 @@ pub(super) static FAMILY: Family = Family {
     gguf: &["nemotron_h", "nemotron_h_moe"],
     stop_tokens: &[2],
     stop_names: &["<|im_end|>", "<SPECIAL_12>", "</s>"],
-    tensors: &[TENSORS],
+    tensors: &[TENSORS, ORIGINAL_MAMBA],
     config: config::config,
     read_gguf: Some(gguf::read),
     write_gguf: Some(gguf_export::write),

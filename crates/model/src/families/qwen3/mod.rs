@@ -51,6 +51,7 @@ pub(super) fn feed_forward(fields: &Fields, index: usize) -> Result<Mixer, Model
         let width = fields.want_size(&["intermediate_size"])?;
         return Ok(Mixer::Mlp(MlpSpec { width, gate: Some(Activation::Silu) }));
     }
+    // Members with a shared expert normalise where a file does not say, the others do not.
     let shared_width = fields.size(&["shared_expert_intermediate_size"])?.filter(|width| *width > 0);
     Ok(Mixer::Moe(MoeSpec {
         route: RouteDims {

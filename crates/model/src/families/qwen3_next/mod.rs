@@ -102,7 +102,7 @@ fn head_piece(mixer: &Mixer, which: usize) -> Pick {
 
 /// The share of a head that is turned where a file does not say.
 const PARTIAL: f64 = 0.25;
-/// Every so manieth layer is attention where a file does not list them.
+/// Every nth layer is attention where a file does not list them.
 const INTERVAL: usize = 4;
 
 fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
