@@ -261,7 +261,7 @@ fn check_positive(what: &str, value: f32) -> Result<(), String> {
 fn check_rope(r: &Rope) -> Result<(), String> {
     check_sizes(&[r.head_dim, r.rotary])?;
     if r.rotary > r.head_dim || !r.rotary.is_multiple_of(2) {
-        return Err(format!("{} of {} channels cannot be turned in pairs", r.rotary, r.head_dim));
+        return Err(format!("{} of {} channels cannot be rotated in pairs", r.rotary, r.head_dim));
     }
     if !(r.base.is_finite() && r.base > 1.0) {
         return Err(format!("base {} of the rotary positions is not a finite number above one", r.base));

@@ -40,7 +40,7 @@ pub enum Op {
         /// Added to the mean square inside the root.
         eps: f32,
     },
-    /// Rotary positions: pairs of channels of every head are turned by an angle that grows with the position.
+    /// Rotary positions: pairs of channels of every head are rotated by an angle that grows with the position.
     Rope(Rope),
     /// `W·x` for every row; inputs x and, with [`Epilogue::Residual`], the residual.
     Matmul {

@@ -1,4 +1,4 @@
-//! Rotary positions: which channels are turned together, and how fast.
+//! Rotary positions: which channels are rotated together, and how fast.
 
 use std::f64::consts::TAU;
 
@@ -32,7 +32,7 @@ pub enum RopeScaling {
         /// The original context.
         original: f64,
     },
-    /// YaRN: a ramp over the channels from kept to divided frequencies, and a factor on the turned values.
+    /// YaRN: a ramp over the channels from kept to divided frequencies, and a factor on the rotated values.
     Yarn {
         /// Factor on low frequencies.
         factor: f64,
@@ -44,7 +44,7 @@ pub enum RopeScaling {
         slow: f64,
         /// Whether the ends of the ramp are whole channels.
         truncate: bool,
-        /// Factor on the turned values.
+        /// Factor on the rotated values.
         magnitude: f64,
     },
 }
@@ -54,7 +54,7 @@ pub enum RopeScaling {
 pub struct Rope {
     /// Channels per head.
     pub head_dim: usize,
-    /// Channels of a head that are turned: the first ones, an even number.
+    /// Channels of a head that are rotated: the first ones, an even number.
     pub rotary: usize,
     /// Which of them make a pair.
     pub pairs: RopePairs,
@@ -67,7 +67,7 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// The factor that YaRN multiplies turned values with where a file does not say.
+    /// The factor that YaRN multiplies rotated values with where a file does not say.
     pub fn yarn_magnitude(factor: f64) -> f64 {
         if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 }
     }
@@ -80,7 +80,7 @@ impl Rope {
         (0..pairs).map(|i| self.scaled(i, plain(i)) / divided(i)).collect()
     }
 
-    /// Factor on the turned values.
+    /// Factor on the rotated values.
     pub fn magnitude(&self) -> f64 {
         match self.scaling {
             RopeScaling::Yarn { magnitude, .. } => magnitude,

@@ -19,7 +19,7 @@ pub(crate) struct Rope {
     pub out: Operand,
     /// Turns per position of every pair.
     pub turns: Vec<f64>,
-    /// Factor on the turned values.
+    /// Factor on the rotated values.
     pub magnitude: f32,
     pub head_dim: usize,
     pub pairs: RopePairs,

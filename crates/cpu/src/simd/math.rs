@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn sine_and_cosine_are_accurate_in_every_quarter() {
         for quarter in -5..=5 {
-            let turned = |rest: f32, which: usize| {
+            let rotated = |rest: f32, which: usize| {
                 let (sin, cos) = Portable::sin_cos([quarter; 16], [rest; 16]);
                 [sin[3], cos[3]][which]
             };
@@ -287,8 +287,8 @@ mod tests {
             for i in 0..=1000 {
                 let rest = i as f32 / 1000.0 - 0.5;
                 let (sin, cos) = angle(f64::from(rest)).sin_cos();
-                assert!((f64::from(turned(rest, 0)) - sin).abs() < 1.2e-7, "sine of {quarter} + {rest}");
-                assert!((f64::from(turned(rest, 1)) - cos).abs() < 1.2e-7, "cosine of {quarter} + {rest}");
+                assert!((f64::from(rotated(rest, 0)) - sin).abs() < 1.2e-7, "sine of {quarter} + {rest}");
+                assert!((f64::from(rotated(rest, 1)) - cos).abs() < 1.2e-7, "cosine of {quarter} + {rest}");
             }
         }
     }

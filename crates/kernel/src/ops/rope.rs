@@ -27,7 +27,7 @@ pub fn reference(rope: &Rope, x: &[f32], position: usize, factors: Option<&[f32]
     out
 }
 
-/// Both kinds of pairs, heads turned in part, odd head sizes, every scaling, long contexts.
+/// Both kinds of pairs, heads rotated in part, odd head sizes, every scaling, long contexts.
 pub fn cases() -> Vec<Case> {
     let mut rng = Rng(33);
     let yarn = |truncate| RopeScaling::Yarn {

@@ -12,7 +12,7 @@ use crate::spec::{AttentionSpec, Factor, Half, LayerSpec, Mixer, MlpSpec, ModelS
 
 /// What the keys and tensors of a file do not say.
 struct Quirks {
-    /// Which channels are turned together: converters reorder the rows of some families.
+    /// Which channels are rotated together: converters reorder the rows of some families.
     pairs: RopePairs,
     /// What opens gates.
     activation: Activation,

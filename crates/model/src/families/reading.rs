@@ -132,7 +132,7 @@ pub(crate) fn window(fields: &Fields) -> Result<Option<usize>, ModelError> {
 }
 
 /// Rotary positions of layers of a kind, from `rope_parameters` or from `rope_theta` and `rope_scaling`; `partial` is
-/// the share of channels that is turned where the file does not say.
+/// the share of channels that is rotated where the file does not say.
 pub(crate) fn rope(
     fields: &Fields,
     head_dim: usize,

@@ -1,4 +1,4 @@
-//! Bamba: Mamba-2 or attention, each with an MLP; half of each head is turned.
+//! Bamba: Mamba-2 or attention, each with an MLP; half of each head is rotated.
 
 use mambo_kernel::{Activation, Attention};
 
@@ -19,7 +19,7 @@ pub(super) static FAMILY: Family = Family {
     ..Family::named("bamba")
 };
 
-/// The share of a head that is turned; published configs do not say.
+/// The share of a head that is rotated; published configs do not say.
 const PARTIAL: f64 = 0.5;
 
 fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {

@@ -100,7 +100,7 @@ fn head_piece(mixer: &Mixer, which: usize) -> Pick {
     Pick { period: 2 * count, start: which * count, count }
 }
 
-/// The share of a head that is turned where a file does not say.
+/// The share of a head that is rotated where a file does not say.
 const PARTIAL: f64 = 0.25;
 /// Every nth layer is attention where a file does not list them.
 const INTERVAL: usize = 4;
