@@ -220,3 +220,22 @@ pub fn source_bytes(weights: &dyn Weights, name: &str) -> Option<u64> {
     let rows: usize = source.shape().iter().rev().skip(1).product();
     source.dtype().row_bytes(cols).map(|bytes| (bytes * rows) as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prefix_cache_is_divided_by_what_snapshots_hold() {
+        let divided = |shared, windows: &[u64], state| {
+            let shares = SnapshotShares { shared, windows: windows.to_vec(), state };
+            let pages = (0..windows.len()).map(|group| shares.page_bytes(1200, group)).collect::<Vec<_>>();
+            (pages, shares.state_bytes(1200), shares.distance())
+        };
+        assert_eq!(divided(10, &[0], 8000), (vec![300], 900, Some(200)), "a hybrid");
+        assert_eq!(divided(10, &[0], 0), (vec![1200], 0, Some(0)), "all layers see everything");
+        assert_eq!(divided(10, &[0, 6000, 3000], 0), (vec![300, 600, 300], 0, Some(225)), "some see windows");
+        assert_eq!(divided(0, &[500], 500), (vec![600], 600, None), "no layer sees everything");
+        assert_eq!(divided(0, &[], 500), (vec![], 1200, None), "no attention");
+    }
+}

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use golden_files::{largest_difference, score};
 use loaded::{On, Setup, load_folder};
+use mambo_cpu::Isa;
 use mambo_engine::{Engine, Event, Request};
 
 const CASES: [&str; 4] = ["gemma3", "gpt-oss", "qwen2", "mistral"];
@@ -20,14 +21,16 @@ fn text(seed: u32, length: usize) -> Vec<u32> {
 }
 
 #[test]
-fn long_texts_agree_with_the_reference_to_the_bit_of_each_backend() {
+fn long_texts_agree_with_the_reference_however_they_are_cut() {
     for case in CASES {
-        let ids = text(1, 300);
+        let ids = text(1, 200);
         let logits = On::all().into_iter().map(|on| {
             let setup = Setup { widened: true, sequences: 3, ..Setup::default() };
             let mut engine = load_folder(&folder(case), on, setup);
             let whole = score(&mut engine, &ids, 64, 0);
-            for (chunk, companions) in [(1, 0), (13, 2)] {
+            // The reference takes its time, and runs rows one by one anyway.
+            let ways = if matches!(on, On::Reference) { &[][..] } else { &[(1, 0), (13, 2)] };
+            for &(chunk, companions) in ways {
                 let again = score(&mut engine, &ids, chunk, companions);
                 assert!(whole == again, "{case} on {on:?}: chunks of {chunk} beside {companions} differ");
             }
@@ -43,7 +46,7 @@ fn long_texts_agree_with_the_reference_to_the_bit_of_each_backend() {
 
 /// Answers to prompts that go on from each other, all at once or one after the other.
 fn answers(engine: &mut Engine, together: bool) -> Vec<Vec<u32>> {
-    let prompts = [text(1, 300), [text(1, 200), text(2, 90)].concat(), text(1, 310), text(1, 70)];
+    let prompts = [text(1, 150), [text(1, 100), text(2, 40)].concat(), text(1, 160), text(1, 70)];
     let mut answers = vec![Vec::new(); prompts.len()];
     let mut ids = Vec::new();
     let mut run = |engine: &mut Engine, ids: &[_]| {
@@ -57,7 +60,7 @@ fn answers(engine: &mut Engine, together: bool) -> Vec<Vec<u32>> {
         }
     };
     for prompt in prompts {
-        let request = Request { prompt, max_tokens: Some(90), uses_cache: true, ..Request::default() };
+        let request = Request { prompt, max_tokens: Some(40), uses_cache: true, ..Request::default() };
         ids.push(engine.submit(request).expect("a good request"));
         if !together {
             run(engine, &ids);
@@ -72,10 +75,10 @@ fn the_prefix_cache_changes_no_token() {
     for case in CASES {
         let engine = |prefix_cache, step_tokens| {
             let setup = Setup { prefix_cache, step_tokens, sequences: 2, ..Setup::default() };
-            load_folder(&folder(case), On::all()[0], setup)
+            load_folder(&folder(case), On::Cpu(Isa::detect(), 1), setup)
         };
         let want = answers(&mut engine(false, 512), false);
-        assert!(want.iter().all(|answer| answer.len() == 90));
+        assert!(want.iter().all(|answer| answer.len() == 40));
         for (step_tokens, together) in [(512, false), (40, true), (7, false)] {
             let mut kept = engine(true, step_tokens);
             let free = kept.free_cells();
