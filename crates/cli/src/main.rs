@@ -14,6 +14,7 @@ mod environment;
 mod hints;
 mod hub;
 mod interrupt;
+mod kv_windows;
 mod lines;
 mod log;
 mod machine;

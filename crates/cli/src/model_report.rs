@@ -2,7 +2,7 @@
 //! nothing of tables and columns.
 
 use mambo_checkpoint::{Checkpoint, TensorInfo};
-use mambo_kernel::{CacheLayout, Rollback, SSM_CHUNK, SlotLayout, SsmDims, WeightSource};
+use mambo_kernel::{CacheLayout, KvGroup, Rollback, SSM_CHUNK, SlotLayout, SsmDims, WeightSource};
 use mambo_model::{AttentionSpec, LayerSpec, Mamba2Spec, Mixer, ModelSpec, MoeSpec, Place};
 use mambo_runtime::{Described, Model};
 use mambo_tensor::DType;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::amounts::ranges;
 use crate::args::CacheArgs;
+use crate::kv_windows::windows;
 
 /// A described model, with a list of its tensors if that is wanted.
 pub fn report(described: &Described, cache: &CacheArgs, tensors: bool) -> Value {
@@ -167,10 +168,13 @@ fn memory(described: &Described, cache: &CacheArgs) -> Value {
     };
     let ring: usize = layers.state_layers.iter().map(ring).sum();
     let slot = layout(trunk.clone()).slot_bytes();
+    let kv_groups = KvGroup::by_window(spec.trunk_kv_windows());
+    let kv_windows = windows(&CacheLayout { kv_groups, ..layout(trunk.clone()) });
     json!({
         "weight_bytes": checkpoint.filter(|c| c.tensors().next().is_some()).map(Checkpoint::total_bytes),
         "kv_bytes_per_token": layout(trunk).kv_bytes_per_token(),
         "kv_bytes_per_token_with_mtp": layout(layers.kv_layers.clone()).kv_bytes_per_token(),
+        "kv_windows": kv_windows,
         "kv_type": kv_types.to_string(),
         "state_type": state_elem.name(),
         "state_bytes_per_sequence": slot - ring,

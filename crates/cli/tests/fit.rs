@@ -39,6 +39,28 @@ fn the_longest_context_is_the_last_that_fits() {
 }
 
 #[test]
+fn layers_with_windows_take_no_more_than_those() {
+    let report = json(&[&["fit", "gemma-3-4b"], &MACHINE[..]].concat());
+    let [local] = &report["kv_windows"].as_array().unwrap()[..] else { panic!("{}", report["kv_windows"]) };
+    assert_eq!((number(&local["window"]), number(&local["layers"])), (1024, 29));
+    let (all, within) = (number(&report["kv_bytes_per_token"]), number(&local["bytes_per_token"]));
+    assert_eq!(within * 34, all * 29);
+    // A prompt is read in steps of 512 tokens, which lie anywhere in their pages.
+    let most = (1024_u64 + 512).next_multiple_of(32) + 32;
+    for row in report["contexts"].as_array().unwrap() {
+        let tokens = number(&row["tokens"]);
+        let kv = (all - within) * tokens.next_multiple_of(32) + within * most.min(tokens);
+        assert_eq!(number(&row["kv_bytes"]), kv, "{tokens} tokens");
+        assert!(tokens < 32 << 10 || kv * 5 < all * tokens);
+    }
+    let (text, _) = works(&[&["fit", "gemma-3-4b"], &MACHINE[..]].concat());
+    assert!(text.contains("of it in windows of 1024"), "{text}");
+    let inspected = json(&["inspect", "-m", "gemma-3-4b"]);
+    assert_eq!(inspected["memory"]["kv_windows"], report["kv_windows"]);
+    assert_eq!(json(&["inspect", "-m", "nano-4b"])["memory"]["kv_windows"], serde_json::json!([]));
+}
+
+#[test]
 fn speed_is_bandwidth_over_bytes() {
     let report = json(&[&["fit", "nano-30b", "--quant", "q4_0"], &MACHINE[..]].concat());
     let bytes = &report["token_bytes"];

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_kernel::{
-    Attention, AttentionDims, Backend, CacheLayout, Call, Cell, Elem, HiddenRows, KvElem, KvTypes, Op,
-    OpKind, Operand, Output, PAGE_TOKENS, Phase, Place, Program, Rows, Segment, StepInputs, StepResults,
+    Attention, AttentionDims, Backend, CacheLayout, Call, Cell, Elem, HiddenRows, KvElem, KvGroup, KvTypes,
+    Op, OpKind, Operand, Output, PAGE_TOKENS, Phase, Place, Program, Rows, Segment, StepInputs, StepResults,
     Wait,
 };
 
@@ -66,7 +66,7 @@ fn main() {
     let layout = CacheLayout {
         kv_layers: vec![DIMS; LAYERS],
         kv_types: KvTypes { k: KvElem::F16, v: KvElem::F16 },
-        pages,
+        kv_groups: vec![KvGroup { window: None, layers: (0..LAYERS).collect(), pages }],
         ..CacheLayout::default()
     };
     backend.create_caches(&layout).expect("memory for caches");
@@ -74,7 +74,7 @@ fn main() {
     let bytes: Vec<u8> =
         (0..layout.kv_bytes() / pages).map(|i| if i % 2 == 0 { (i / 2) as u8 } else { 0x3b }).collect();
     for page in 0..pages {
-        backend.import_cell(Cell::Page(page as u32), &bytes).expect("a page");
+        backend.import_cell(Cell::Page { group: 0, page: page as u32 }, &bytes).expect("a page");
     }
     let id = backend.compile(program(&backend, rows)).expect("the program compiles");
     let width = (DIMS.q_heads + 2 * DIMS.kv_heads) * DIMS.head_dim;

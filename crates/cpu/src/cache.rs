@@ -8,18 +8,31 @@
 
 use std::ops::Range;
 
-use mambo_kernel::{BackendError, CacheLayout, Cell, KvElem, KvScale, KvTypes, PAGE_TOKENS, SlotLayout};
+use mambo_kernel::{
+    BackendError, CacheLayout, Cell, KvElem, KvScale, KvTypes, PAGE_TOKENS, SlotLayout, StepInputs,
+};
 
 use crate::check::Marks;
 use crate::memory::Buffer;
 use crate::shared::SharedSlice;
 
+/// Where an attention layer's pages are.
+#[derive(Clone, Copy)]
+struct LayerPages {
+    /// Offset of the first in the pool.
+    base: usize,
+    /// How many there are.
+    count: usize,
+    /// The layer's group, whose page lists name them.
+    group: usize,
+}
+
 /// The caches of one model.
 pub(crate) struct Caches {
     layout: CacheLayout,
     pool: Buffer<u8>,
-    /// Offset of each layer's pages in the pool.
-    bases: Vec<usize>,
+    /// By attention layer.
+    layers: Vec<LayerPages>,
     slots: Buffer<f32>,
     /// Offset of each layer's part of a slot, and its layout.
     parts: Vec<(usize, SlotLayout)>,
@@ -33,10 +46,12 @@ impl Caches {
     /// Allocates zeroed caches.
     pub fn new(layout: &CacheLayout) -> Result<Self, BackendError> {
         let mut pool_bytes = 0;
-        let mut bases = Vec::new();
-        for dims in &layout.kv_layers {
-            bases.push(pool_bytes);
-            pool_bytes += (layout.kv_types.page_bytes(dims) * layout.pages).next_multiple_of(64);
+        let mut layers = Vec::new();
+        for (layer, dims) in layout.kv_layers.iter().enumerate() {
+            let group = layout.kv_group(layer);
+            let count = layout.kv_groups[group].pages;
+            layers.push(LayerPages { base: pool_bytes, count, group });
+            pool_bytes += (layout.kv_types.page_bytes(dims) * count).next_multiple_of(64);
         }
         let mut slot_len = 0;
         let mut parts = Vec::new();
@@ -47,7 +62,7 @@ impl Caches {
         }
         Ok(Caches {
             pool: Buffer::zeroed(pool_bytes, "KV pages")?,
-            bases,
+            layers,
             slots: Buffer::zeroed(slot_len * layout.slots, "recurrent slots")?,
             layout: layout.clone(),
             parts,
@@ -73,7 +88,7 @@ impl Caches {
             layout: &self.layout,
             scales: &self.scales,
             pool: SharedSlice::new(&mut self.pool),
-            bases: &self.bases,
+            layers: &self.layers,
             slots: SharedSlice::new(&mut self.slots),
             parts: &self.parts,
             slot_len: self.slot_len,
@@ -92,7 +107,7 @@ impl Caches {
     /// Appends a cell's bytes in the contract's layout.
     pub fn export(&self, cell: Cell, into: &mut Vec<u8>) {
         match cell {
-            Cell::Page(page) => self.export_page(page as usize, into),
+            Cell::Page { group, page } => self.export_page(group as usize, page as usize, into),
             Cell::Slot { slot, position } => {
                 let words = &self.slots[self.slot_range(slot as usize)];
                 self.layout.export_slot(words, position as usize, into);
@@ -107,7 +122,7 @@ impl Caches {
             return Err(BackendError::CellSize { cell, got, want });
         }
         match cell {
-            Cell::Page(page) => self.import_page(page as usize, bytes),
+            Cell::Page { group, page } => self.import_page(group as usize, page as usize, bytes),
             Cell::Slot { slot, position } => {
                 let range = self.slot_range(slot as usize);
                 self.layout.import_slot(&mut self.slots[range], position as usize, bytes);
@@ -118,16 +133,17 @@ impl Caches {
 
     /// Ranges in the pool of the keys and values of every head of a layer's page.
     fn page_ranges(&self, layer: usize, page: usize) -> impl Iterator<Item = [Range<usize>; 2]> {
-        let (layout, base) = (&self.layout, self.bases[layer]);
-        (0..layout.kv_layers[layer].kv_heads).map(move |head| head_ranges(layout, layer, base, page, head))
+        let (layout, pages) = (&self.layout, self.layers[layer]);
+        (0..layout.kv_layers[layer].kv_heads).map(move |head| head_ranges(layout, layer, pages, page, head))
     }
 
-    /// One page of every layer in the contract's layout: all heads' keys, then all heads' values.
-    fn export_page(&self, page: usize, out: &mut Vec<u8>) {
+    /// One page of every layer of a group in the contract's layout: all heads' keys, then all heads' values.
+    fn export_page(&self, group: usize, page: usize, out: &mut Vec<u8>) {
         let elem = self.layout.kv_types.k;
-        for (layer, dims) in self.layout.kv_layers.iter().enumerate() {
+        for &layer in &self.layout.kv_groups[group].layers {
+            let head_dim = self.layout.kv_layers[layer].head_dim;
             for [keys, _] in self.page_ranges(layer, page) {
-                transpose_keys(&self.pool[keys], elem, dims.head_dim, KeyOrder::Positions, out);
+                transpose_keys(&self.pool[keys], elem, head_dim, KeyOrder::Positions, out);
             }
             for [_, values] in self.page_ranges(layer, page) {
                 out.extend_from_slice(&self.pool[values]);
@@ -136,10 +152,10 @@ impl Caches {
     }
 
     /// Overwrites a page.
-    fn import_page(&mut self, page: usize, bytes: &[u8]) {
+    fn import_page(&mut self, group: usize, page: usize, bytes: &[u8]) {
         let elem = self.layout.kv_types.k;
         let (mut rest, mut transposed) = (bytes, Vec::new());
-        for layer in 0..self.layout.kv_layers.len() {
+        for &layer in &self.layout.kv_groups[group].layers {
             let head_dim = self.layout.kv_layers[layer].head_dim;
             let ranges: Vec<_> = self.page_ranges(layer, page).collect();
             for [keys, _] in &ranges {
@@ -158,8 +174,9 @@ impl Caches {
     /// Copies a cell to another of its kind.
     pub fn copy(&mut self, from: Cell, to: Cell) {
         match (from, to) {
-            (Cell::Page(from), Cell::Page(to)) => {
-                for layer in 0..self.layout.kv_layers.len() {
+            (Cell::Page { group, page: from }, Cell::Page { group: other, page: to }) => {
+                assert_eq!(group, other, "pages of one group have one size");
+                for &layer in &self.layout.kv_groups[group as usize].layers {
                     let ranges =
                         |page: u32| self.page_ranges(layer, page as usize).flatten().collect::<Vec<_>>();
                     let pairs = ranges(from).into_iter().zip(ranges(to));
@@ -177,18 +194,18 @@ impl Caches {
     }
 }
 
-/// Ranges in the pool of the keys and values of one head of a page; the layer starts at `base`.
+/// Ranges in the pool of the keys and values of one head of a layer's page.
 fn head_ranges(
     layout: &CacheLayout,
     layer: usize,
-    base: usize,
+    pages: LayerPages,
     page: usize,
     head: usize,
 ) -> [Range<usize>; 2] {
     let (types, dims) = (layout.kv_types, layout.kv_layers[layer]);
     let (keys, values) = (types.k.head_bytes(dims.head_dim), types.v.head_bytes(dims.head_dim));
-    assert!(page < layout.pages && head < dims.kv_heads, "page {page} or head {head} of layer {layer}");
-    let start = base + (head * layout.pages + page) * (keys + values);
+    assert!(page < pages.count && head < dims.kv_heads, "page {page} or head {head} of layer {layer}");
+    let start = pages.base + (head * pages.count + page) * (keys + values);
     [start..start + keys, start + keys..start + keys + values]
 }
 
@@ -226,7 +243,7 @@ pub(crate) struct CacheViews<'a> {
     layout: &'a CacheLayout,
     scales: &'a [KvScale],
     pool: SharedSlice<'a, u8>,
-    bases: &'a [usize],
+    layers: &'a [LayerPages],
     slots: SharedSlice<'a, f32>,
     parts: &'a [(usize, SlotLayout)],
     slot_len: usize,
@@ -243,13 +260,18 @@ impl<'a> CacheViews<'a> {
         self.scales[layer]
     }
 
+    /// The page lists that an attention layer reads.
+    pub fn page_lists<'s>(&self, step: &StepInputs<'s>, layer: usize) -> &'s [u32] {
+        step.group_pages(self.layers[layer].group, self.layout.kv_groups.len())
+    }
+
     /// Layout of a state layer's part of a slot.
     pub fn slot_layout(&self, layer: usize) -> &'a SlotLayout {
         &self.parts[layer].1
     }
 
     fn head_ranges(&self, layer: usize, page: usize, head: usize) -> [Range<usize>; 2] {
-        head_ranges(self.layout, layer, self.bases[layer], page, head)
+        head_ranges(self.layout, layer, self.layers[layer], page, head)
     }
 
     /// Keys `[channel][position]` and values `[position][channel]` of one head of a page.

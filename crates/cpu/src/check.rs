@@ -8,13 +8,13 @@
 use std::ops::Range;
 
 use mambo_kernel::{
-    AttentionDims, CacheLayout, Call, Elem, HiddenRows, KernelRow, Op, Operand, PAGE_TOKENS, Phase, Place,
-    Program, Rows, SSM_CHUNK, Segment, SsmDims, StepInputs, ValueType,
+    Attention, CacheLayout, Call, Elem, HiddenRows, KernelRow, KvGroup, Op, Operand, PAGE_TOKENS, Phase,
+    Place, Program, Rows, SSM_CHUNK, Segment, SsmDims, StepInputs, ValueType,
 };
 
 /// What a call asks of the caches.
 enum CacheNeed {
-    Kv(usize, AttentionDims),
+    Kv(usize, Attention),
     State(usize, SsmDims),
 }
 
@@ -75,9 +75,14 @@ impl StepNeeds {
         let (mut kv, mut state) = (false, false);
         for need in &self.caches {
             match need {
-                CacheNeed::Kv(layer, dims) => {
+                CacheNeed::Kv(layer, attention) => {
                     kv = true;
-                    assert!(layout.kv_layers.get(*layer) == Some(dims), "the caches lack KV layer {layer}");
+                    let has = layout.kv_layers.get(*layer) == Some(&attention.dims);
+                    assert!(has, "the caches lack KV layer {layer}");
+                    // A page beyond the group's window may not be there.
+                    let window = layout.kv_groups[layout.kv_group(*layer)].window;
+                    let is_held = window.is_none_or(|held| attention.window.is_some_and(|seen| seen <= held));
+                    assert!(is_held, "KV layer {layer} sees more than its group's window");
                 }
                 CacheNeed::State(layer, dims) => {
                     state = true;
@@ -94,7 +99,10 @@ impl StepNeeds {
             check_slots(step.segments, layout.slots, &mut marks.slots);
         }
         if kv {
-            check_pages(step, layout.pages, &mut marks.pages);
+            for (index, group) in layout.kv_groups.iter().enumerate() {
+                let pages = step.group_pages(index, layout.kv_groups.len());
+                check_pages(step.segments, pages, group, &mut marks.pages);
+            }
         }
     }
 
@@ -115,7 +123,7 @@ impl StepNeeds {
 fn cache_need(call: &Call) -> Option<CacheNeed> {
     let layer = call.cache.unwrap_or(0);
     match call.op {
-        Op::Attention(a) => Some(CacheNeed::Kv(layer, a.dims)),
+        Op::Attention(a) => Some(CacheNeed::Kv(layer, a)),
         Op::SsmConv(dims)
         | Op::SsmScan(dims)
         | Op::SsmStep { dims, .. }
@@ -133,7 +141,8 @@ pub(crate) struct Marks {
 
 impl Marks {
     pub fn new(layout: &CacheLayout) -> Marks {
-        Marks { pages: vec![0; layout.pages.div_ceil(64)], slots: vec![0; layout.slots.div_ceil(64)] }
+        let pages = layout.kv_groups.iter().map(|group| group.pages).max().unwrap_or(0);
+        Marks { pages: vec![0; pages.div_ceil(64)], slots: vec![0; layout.slots.div_ceil(64)] }
     }
 }
 
@@ -168,25 +177,28 @@ fn check_slots(segments: &[Segment], slots: usize, marks: &mut [u64]) {
     }
 }
 
-/// Every list covers its segment, and no page that a segment writes stands in another's list.
-fn check_pages(step: &StepInputs, pages: usize, marks: &mut [u64]) {
+/// Every list covers its segment, and no page that a segment writes stands in another's list. What lies before a window
+/// is not looked at.
+fn check_pages(segments: &[Segment], pages: &[u32], group: &KvGroup, marks: &mut [u64]) {
     marks.fill(0);
     let list = |segment: &Segment| -> (&[u32], usize) {
-        let last = (segment.position + segment.rows - 1) as usize / PAGE_TOKENS;
-        let rest = step.pages.get(segment.first_page as usize..).unwrap_or_default();
+        let position = segment.position as usize;
+        let last = (position + segment.rows as usize - 1) / PAGE_TOKENS;
+        let rest = pages.get(segment.first_page as usize..).unwrap_or_default();
         assert!(last < rest.len(), "a page list does not cover its segment");
-        (&rest[..=last], segment.position as usize / PAGE_TOKENS)
+        let first = group.first_page(position);
+        (&rest[first..=last], position / PAGE_TOKENS - first)
     };
-    for segment in step.segments {
+    for segment in segments {
         let (own, first_written) = list(segment);
-        if let Some(page) = own.iter().find(|&&page| page as usize >= pages) {
+        if let Some(page) = own.iter().find(|&&page| page as usize >= group.pages) {
             panic!("page {page} does not exist");
         }
         for &page in &own[first_written..] {
             assert!(set(marks, page as usize), "page {page} is written twice");
         }
     }
-    for segment in step.segments {
+    for segment in segments {
         let (own, first_written) = list(segment);
         for &page in &own[..first_written] {
             let page = page as usize;

@@ -29,7 +29,8 @@ fn run_scaled(case: &Case, isa: Isa, threads: usize, scales: &[f32]) -> Vec<u32>
         case.lengths.iter().map(|&n| if phase == Phase::Decode { 1 } else { n }).collect();
     let tokens: usize = lengths.iter().sum();
     let pages = lengths.iter().map(|n| n.div_ceil(PAGE_TOKENS)).max().unwrap();
-    backend.create_caches(&case.caches()).unwrap();
+    let layout = case.caches(pages * lengths.len());
+    backend.create_caches(&layout).unwrap();
     let types: Vec<DType> = case.weights.iter().map(|w| w.dtype).collect();
     let (_, elem) = row(&backend, case.op, phase, &types, case.inputs[0].ty.cols);
     let mut build = Builder::new(&mut backend, phase, tokens);
@@ -49,7 +50,7 @@ fn run_scaled(case: &Case, isa: Isa, threads: usize, scales: &[f32]) -> Vec<u32>
     }
     let weights: Vec<&CaseWeight> = case.weights.iter().collect();
     build.scales = scales.to_vec();
-    let outputs = build.call(case.op, &inputs, &weights, case.op.cache().map(|_| 0));
+    let outputs = build.call(case.op, &inputs, &weights, case.op.cache().map(|_| case.layer()));
     let id = build.finish(&outputs);
     let mut segments = Vec::new();
     let mut first_row = 0;
@@ -60,6 +61,7 @@ fn run_scaled(case: &Case, isa: Isa, threads: usize, scales: &[f32]) -> Vec<u32>
     }
     let all: Vec<u32> = (0..tokens as u32).collect();
     let page_list: Vec<u32> = (0..(pages * lengths.len()) as u32).rev().collect();
+    let page_list = page_list.repeat(layout.kv_groups.len());
     let choose_rows: Vec<_> = case.choose.rows.iter().flatten().cloned().collect();
     let step = StepInputs {
         token_ids: &all,
@@ -380,9 +382,11 @@ fn attend(
     let (q, kv) = (dims.q_heads * dims.head_dim, dims.kv_heads * dims.head_dim);
     let stride = (q + 2 * kv) * 4;
     let part = |start: usize, cols: usize| hidden(start * 4, ValueType::f32(Rows::TOKENS, cols), stride);
-    backend.create_caches(&CacheLayout { pages: 4, ..case.caches() }).unwrap();
+    let layout = case.caches(4);
+    let group = layout.kv_group(case.layer()) as u32;
+    backend.create_caches(&layout).unwrap();
     for (page, bytes) in pages.iter().zip(restore) {
-        backend.import_cell(Cell::Page(*page), bytes).unwrap();
+        backend.import_cell(Cell::Page { group, page: *page }, bytes).unwrap();
     }
     let count = rows.len() * 4 / stride;
     let kernel = backend.kernels().iter().position(|k| k.op == OpKind::Attention).unwrap();
@@ -402,7 +406,7 @@ fn attend(
         outputs: vec![output],
         rounded: None,
         weights: sinks.iter().map(|_| 0).collect(),
-        cache: Some(0),
+        cache: Some(case.layer()),
         after: Vec::new(),
     };
     let program = Program {
@@ -420,11 +424,13 @@ fn attend(
     let ids = vec![0; count];
     let segments = [Segment { slot: 0, first_row: 0, rows: count as u32, position, first_page: 0 }];
     let hidden = HiddenRows::Given(rows);
-    let step = StepInputs { token_ids: &ids, segments: &segments, pages, hidden, ..Default::default() };
+    let lists = pages.repeat(layout.kv_groups.len());
+    let step =
+        StepInputs { token_ids: &ids, segments: &segments, pages: &lists, hidden, ..Default::default() };
     let out = run(backend, id, &step).remove(0);
     let mut exported = |page: u32| {
         let mut bytes = Vec::new();
-        backend.read_cell(Cell::Page(page), &mut bytes).unwrap();
+        backend.read_cell(Cell::Page { group, page }, &mut bytes).unwrap();
         bytes
     };
     (out, pages.iter().map(|&page| exported(page)).collect())

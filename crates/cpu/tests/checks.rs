@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mambo_cpu::{CpuBackend, CpuOptions};
 use mambo_kernel::{
-    Attention, AttentionDims, Backend, CacheLayout, Call, Elem, HiddenRows, Op, OpKind, Operand, Phase,
-    Place, Program, ProgramId, Rows, Segment, StepInputs,
+    Attention, AttentionDims, Backend, CacheLayout, Call, Elem, HiddenRows, KvGroup, NO_PAGE, Op, OpKind,
+    Operand, Phase, Place, Program, ProgramId, Rows, Segment, StepInputs,
 };
 
 const DIMS: AttentionDims = AttentionDims { q_heads: 2, kv_heads: 1, head_dim: 16 };
@@ -17,8 +17,14 @@ fn operand(place: Place, cols: usize) -> Operand {
 
 /// Attention whose queries, keys and values are the hidden rows; `change` breaks the program.
 fn compile(change: impl FnOnce(&mut Program)) -> (CpuBackend, ProgramId) {
+    compile_on(None, change)
+}
+
+/// The same on caches that hold a window.
+fn compile_on(window: Option<usize>, change: impl FnOnce(&mut Program)) -> (CpuBackend, ProgramId) {
     let mut backend = CpuBackend::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap();
-    let layout = CacheLayout { kv_layers: vec![DIMS], pages: 4, slots: 2, ..Default::default() };
+    let kv_groups = vec![KvGroup { window, layers: vec![0], pages: 4 }];
+    let layout = CacheLayout { kv_layers: vec![DIMS], kv_groups, slots: 2, ..Default::default() };
     backend.create_caches(&layout).unwrap();
     let kernel = backend.kernels().iter().position(|row| row.op == OpKind::Attention).unwrap();
     let mut program = Program {
@@ -113,4 +119,26 @@ fn invalid_programs_are_rejected() {
     case(|p| p.calls.push(p.calls[0].clone()), "not ordered");
     case(|p| p.calls.push(Call { after: vec![0], ..p.calls[0].clone() }), "no panic");
     case(|p| p.calls[0].after = vec![0], "not ordered");
+}
+
+#[test]
+fn pages_before_a_window_need_not_be_there() {
+    let run = |window: Option<usize>, pages: &[u32]| {
+        let (mut backend, id) = compile_on(Some(20), |program| {
+            program.calls[0].op = Op::Attention(Attention { window, ..Attention::plain(DIMS) });
+        });
+        let segments = [Segment { slot: 0, first_row: 0, rows: 2, position: 64, first_page: 0 }];
+        let hidden = HiddenRows::Given(&[0.5; 64]);
+        let step =
+            StepInputs { token_ids: &[0; 2], segments: &segments, pages, hidden, ..Default::default() };
+        message(|| {
+            let _ = backend.submit(id, &step).unwrap();
+        })
+    };
+    // Position 64 sees from 45 on, which is in the second page.
+    assert_eq!(run(Some(20), &[NO_PAGE, 1, 2]), "no panic");
+    assert_eq!(run(Some(7), &[NO_PAGE, 1, 2]), "no panic");
+    assert!(run(Some(20), &[0, NO_PAGE, 2]).contains("does not exist"));
+    assert!(run(Some(21), &[0, 1, 2]).contains("more than its group's window"));
+    assert!(run(None, &[0, 1, 2]).contains("more than its group's window"));
 }

@@ -28,7 +28,7 @@ impl Layer<'_> {
             state_elem: self.elem,
             rollback: Rollback::OneChunk,
             slots: 2,
-            ..self.case.caches()
+            ..self.case.caches(0)
         };
         self.backend.create_caches(&layout).unwrap();
     }

@@ -1,7 +1,6 @@
 //! From the queue to a slot: which waiting requests start, what they restore from the prefix cache, and whom they wait
 //! for because it reads the same beginning.
 
-use crate::cache::KvPages;
 use crate::engine::{Engine, Event};
 use crate::error::EngineError;
 use crate::history::History;
@@ -50,12 +49,12 @@ impl Engine {
         }
         let limit = request.limit(self.config.context_tokens);
         // Pages for the whole answer are reserved now: a running sequence is never evicted.
-        let needed = KvPages::pages_for(limit) - self.shared_pages(&request.prompt, resume.as_deref());
+        let needed = self.needed_pages(&request.prompt, limit, resume.as_deref());
         if self.slots.free() > 0 {
-            self.make_room(needed);
+            self.make_room(&needed);
         }
-        let (free_slots, free_pages) = (self.slots.free(), self.pages.free());
-        if free_slots == 0 || free_pages < needed {
+        let (free_slots, free_pages) = (self.slots.free(), self.pages.fewest_free());
+        if free_slots == 0 || !self.has_free(&needed) {
             if !(self.running.is_empty() && self.ended.is_empty()) {
                 return Admission::Full;
             }
@@ -88,9 +87,14 @@ impl Engine {
         found.max_by_key(|(_, position)| *position)
     }
 
-    /// Drops kept prefixes until so many pages are free, or none is left.
-    fn make_room(&mut self, pages: usize) {
-        while self.pages.free() < pages && self.drop_prefix(&[]) {}
+    /// Whether so many pages of every group are free.
+    fn has_free(&self, pages: &[usize]) -> bool {
+        self.pages.groups.iter().zip(pages).all(|(group, needed)| group.free() >= *needed)
+    }
+
+    /// Drops kept prefixes until so many pages of every group are free, or none is left.
+    fn make_room(&mut self, pages: &[usize]) {
+        while !self.has_free(pages) && self.drop_prefix(&[]) {}
     }
 
     fn start(&mut self, id: SequenceId, request: Request, mut reuse: Reuse, limit: usize) {
@@ -100,7 +104,7 @@ impl Engine {
             id,
             request,
             slot,
-            pages: Default::default(),
+            pages: self.pages.lists(limit),
             generated: Vec::new(),
             history,
             marks: Marks::default(),
@@ -121,7 +125,7 @@ impl Engine {
             self.events.push(Event::Finished { id, reason: FinishReason::Failed(error.into()) });
             return;
         }
-        let has_pages = self.pages.extend(&mut sequence.pages, KvPages::pages_for(limit));
+        let has_pages = self.pages.reserve(&mut sequence.pages);
         assert!(has_pages, "pages were counted");
         reuse.tokens = sequence.reused;
         if let Some(cache) = self.prefix.as_mut().filter(|_| sequence.request.uses_cache) {

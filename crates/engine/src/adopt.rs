@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use mambo_kernel::{Cell, PAGE_TOKENS};
 
-use crate::cache::KvPages;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memory::human_bytes;
@@ -81,12 +80,16 @@ impl Engine {
 
     /// The same snapshot with its full pages in the engine's pool, where sequences can share them.
     fn adopted(&mut self, mut snapshot: Snapshot) -> Result<Snapshot, EngineError> {
-        let full = snapshot.tokens.len() / PAGE_TOKENS;
-        for page in snapshot.pages.iter_mut().take(full) {
-            let SnapshotCell::Bytes(bytes) = page else { continue };
-            let Some(own) = self.pages.take_one() else { break };
-            self.backend.import_cell(Cell::Page(own.number()), bytes)?;
-            *page = SnapshotCell::Shared(own);
+        let last = if snapshot.tokens.len().is_multiple_of(PAGE_TOKENS) { 0 } else { 1 };
+        for (index, group) in snapshot.groups.iter_mut().enumerate() {
+            let full = group.pages.len().saturating_sub(last);
+            for page in &mut group.pages[..full] {
+                let SnapshotCell::Bytes(bytes) = page else { continue };
+                let Some(own) = self.pages.groups[index].take_one() else { break };
+                let cell = Cell::Page { group: index as u32, page: own.number() };
+                self.backend.import_cell(cell, bytes)?;
+                *page = SnapshotCell::Shared(own);
+            }
         }
         Ok(snapshot)
     }
@@ -103,18 +106,20 @@ impl Engine {
         }
         self.check_tokens(&snapshot.tokens)?;
         let position = snapshot.tokens.len();
-        // Without attention layers, pages hold nothing and a sequence takes its own.
-        let pages = if self.layout.kv_layers.is_empty() { 0 } else { KvPages::pages_for(position) };
-        if snapshot.pages.len() != pages {
-            let problem = format!("hold {} pages for {position} tokens", snapshot.pages.len());
+        let slot = self.layout.cell_bytes(Cell::Slot { slot: 0, position: position as u32 });
+        if snapshot.slot_bytes != slot {
+            let problem = format!("hold {} bytes of state, where this model has {slot}", snapshot.slot_bytes);
             return Err(EngineError::SnapshotBytes(problem));
         }
-        let slot = Cell::Slot { slot: 0, position: position as u32 };
-        let wanted = (self.layout.cell_bytes(slot), self.layout.cell_bytes(Cell::Page(0)));
-        if (snapshot.slot_bytes, snapshot.page_bytes) != wanted {
+        let groups = self.pages.groups.iter().enumerate();
+        let want: Vec<_> =
+            groups.map(|(i, group)| (group.entries_at(position).len(), self.layout.page_bytes(i))).collect();
+        let got: Vec<_> = snapshot.groups.iter().map(|group| (group.pages.len(), group.page_bytes)).collect();
+        if got != want {
             let problem = format!(
-                "hold {} bytes of state and pages of {}, where this model has {} and {}",
-                snapshot.slot_bytes, snapshot.page_bytes, wanted.0, wanted.1
+                "hold {} for {position} tokens, where this model has {}",
+                pages_text(&got),
+                pages_text(&want)
             );
             return Err(EngineError::SnapshotBytes(problem));
         }
@@ -149,4 +154,11 @@ impl Engine {
         let held: u64 = self.spilled.iter().map(|spilled| spilled.bytes.len() as u64).sum();
         self.config.prefix_cache.is_some_and(|cache| cache.spills && held < cache.bytes / 2)
     }
+}
+
+/// Pages and their bytes, by group.
+fn pages_text(groups: &[(usize, usize)]) -> String {
+    let groups: Vec<String> =
+        groups.iter().map(|(pages, bytes)| format!("{pages} pages of {bytes} bytes")).collect();
+    if groups.is_empty() { "no pages".to_owned() } else { groups.join(", ") }
 }

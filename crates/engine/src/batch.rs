@@ -5,7 +5,7 @@ use mambo_kernel::{
     Ticket,
 };
 
-use crate::cache::KvPages;
+use crate::cache::{SequencePages, pages_for};
 use crate::sequence::{Sequence, TokenMask};
 
 /// Buffers behind [`StepInputs`].
@@ -13,7 +13,7 @@ use crate::sequence::{Sequence, TokenMask};
 pub(crate) struct Batch {
     pub token_ids: Vec<u32>,
     pub segments: Vec<Segment>,
-    pub pages: Vec<u32>,
+    pages: PageArrays,
     pub wanted: Vec<u32>,
     pub chosen_by: Option<Ticket>,
     choose_rows: Vec<ChooseRow>,
@@ -51,10 +51,13 @@ impl Batch {
             first_row,
             rows: count as u32,
             position: position as u32,
-            first_page: self.pages.len() as u32,
+            first_page: self.pages.push(&sequence.pages, position + count),
         });
-        let covered = KvPages::pages_for(position + count);
-        self.pages.extend_from_slice(&sequence.pages.numbers()[..covered]);
+    }
+
+    /// Ends filling the page arrays, after the last sequence.
+    pub fn join_pages(&mut self) {
+        self.pages.join();
     }
 
     /// Wants the token after the sequence that was pushed last, which is `index` of those that run. Returns its index
@@ -94,7 +97,7 @@ impl Batch {
         StepInputs {
             token_ids: &self.token_ids,
             segments: &self.segments,
-            pages: &self.pages,
+            pages: self.pages.joined(),
             wanted: &self.wanted,
             chosen_by: self.chosen_by,
             hidden: HiddenRows::None,
@@ -105,6 +108,41 @@ impl Batch {
             },
             fetch: &self.fetch,
         }
+    }
+}
+
+/// The page lists of a step: an array for every group, and all of them one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct PageArrays {
+    groups: Vec<Vec<u32>>,
+    joined: Vec<u32>,
+}
+
+impl PageArrays {
+    /// Empties the arrays.
+    pub fn clear(&mut self) {
+        self.groups.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Adds a sequence's lists, which cover its first `tokens`. Returns where they start in the arrays.
+    pub fn push(&mut self, pages: &SequencePages, tokens: usize) -> u32 {
+        self.groups.resize_with(pages.lists.len(), Vec::new);
+        let first = self.groups.first().map_or(0, Vec::len);
+        for (group, list) in self.groups.iter_mut().zip(&pages.lists) {
+            group.extend_from_slice(&list.numbers()[..pages_for(tokens)]);
+        }
+        first as u32
+    }
+
+    /// Puts the arrays one after the other.
+    pub fn join(&mut self) {
+        self.joined.clear();
+        self.groups.iter().for_each(|group| self.joined.extend_from_slice(group));
+    }
+
+    /// What a step takes, once the arrays have been joined.
+    pub fn joined(&self) -> &[u32] {
+        &self.joined
     }
 }
 

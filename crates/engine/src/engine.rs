@@ -11,12 +11,13 @@ use mambo_kernel::{Backend, BackendError, CacheLayout, ProgramId, SSM_CHUNK, Ste
 
 use crate::adopt::SpilledPrefix;
 use crate::batch::Batch;
-use crate::cache::{CellPool, KvPages, StateSlots};
+use crate::cache::{CellPool, KvPages, PageList, StateSlots};
 use crate::error::EngineError;
 use crate::experts::ExpertWatch;
 use crate::fingerprint::Fingerprint;
 use crate::in_flight::StepInFlight;
 use crate::load::{EngineConfig, Loaded, ModelGraphs, Programs, Progress, Weights, load};
+use crate::memory::{SnapshotShares, sequence_pages};
 use crate::prefix::{PrefixCache, Reuse};
 use crate::sample::Choice;
 use crate::scheduler::StepLoad;
@@ -188,6 +189,13 @@ impl Engine {
         &self.layout
     }
 
+    /// Bytes of keys and values that are set aside for each sequence.
+    pub fn kv_bytes_per_sequence(&self) -> u64 {
+        let groups = self.layout.kv_groups.iter().enumerate();
+        let bytes = |(index, group)| sequence_pages(group, &self.config) * self.layout.page_bytes(index);
+        groups.map(bytes).sum::<usize>() as u64
+    }
+
     /// Numbers of an embedding; nothing if the engine was loaded without.
     pub fn embedding_size(&self) -> Option<usize> {
         let program = self.backend.program(self.programs.prefill);
@@ -226,6 +234,13 @@ impl Engine {
     /// Recurrent slots and KV pages that neither a sequence nor a snapshot holds.
     pub fn free_cells(&self) -> (usize, usize) {
         (self.slots.free() + self.snapshot_slots.free(), self.pages.free())
+    }
+
+    /// KV pages that hold a running sequence's tokens, by group of the layout. What is in reserve for its next tokens is
+    /// not among them.
+    pub fn held_pages(&self, id: SequenceId) -> Option<Vec<usize>> {
+        let sequence = self.running.iter().find(|s| s.id == id)?;
+        Some(sequence.pages.lists.iter().map(PageList::held).collect())
     }
 
     /// Queues a request.
@@ -326,11 +341,12 @@ impl Engine {
         // One token must be pending, so that the next step has a row to choose from.
         let target = (sequence.request.prompt.len() + keep).saturating_sub(1);
         let ran = sequence.slot.position().saturating_sub(target);
-        // What is written again must not be what a snapshot shares.
-        self.own_pages_from(index, target)?;
-        if !self.running[index].slot.rollback(ran, self.config.rollback) {
+        if !sequence.slot.can_roll_back(ran, self.config.rollback) {
             return Err(EngineError::Rollback { tokens });
         }
+        // What is written again must not be what a snapshot shares.
+        self.own_pages_from(index, target)?;
+        self.running[index].slot.rollback(ran);
         let taken_back = self.running[index].generated.split_off(keep);
         taken_back.iter().for_each(|token| self.running[index].history.remove(*token));
         Ok(())
@@ -354,14 +370,15 @@ impl Engine {
 /// Pages, slots of sequences and slots of snapshots, all free.
 fn pools(layout: &CacheLayout, config: &EngineConfig) -> (KvPages, StateSlots, CellPool) {
     let (own, all) = (config.max_sequences as u32, layout.slots as u32);
-    (KvPages::new(layout.pages as u32), StateSlots::new(config.max_sequences), CellPool::new(own..all))
+    let pages = KvPages::new(layout, config.rollback.tokens(), |group| sequence_pages(group, config));
+    (pages, StateSlots::new(config.max_sequences), CellPool::new(own..all))
 }
 
-/// A cache as the configuration wants it. A state is kept for every four times its size in keys and values: where
-/// states are large beside them, they stand further apart.
+/// A cache as the configuration wants it. Where what snapshots do not share is large beside the keys and values that
+/// they do, they stand further apart.
 fn prefix_cache(layout: &CacheLayout, config: &EngineConfig) -> Option<PrefixCache> {
     let wanted = config.prefix_cache?;
-    let usual = layout.slot_bytes().checked_div(4 * layout.kv_bytes_per_token()).unwrap_or(1024);
+    let usual = SnapshotShares::of(layout, config).distance().unwrap_or(1024);
     let every = wanted.every.unwrap_or(usual.clamp(256, 8192)).next_multiple_of(SSM_CHUNK);
     Some(PrefixCache::new(wanted.bytes, every))
 }

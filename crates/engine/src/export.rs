@@ -32,18 +32,20 @@ impl Engine {
     /// Starts reading the memory of a snapshot.
     pub fn begin_export(&mut self, snapshot: &Snapshot) -> Result<Export, EngineError> {
         self.check_alive()?;
-        let is_ours = |cell: &SnapshotCell, is_slot: bool| match cell {
-            SnapshotCell::Bytes(_) => true,
-            SnapshotCell::Shared(cell) if is_slot => self.snapshot_slots.owns(cell),
-            SnapshotCell::Shared(cell) => self.pages.owns(cell),
-        };
-        if !is_ours(&snapshot.slot, true) || !snapshot.pages.iter().all(|page| is_ours(page, false)) {
+        let is_slot_ours = snapshot.slot.is_held_by(|slot| self.snapshot_slots.owns(slot));
+        let groups = || snapshot.groups.iter().zip(&self.pages.groups);
+        let mut are_ours = groups()
+            .flat_map(|(own, group)| own.pages.iter().map(|page| page.is_held_by(|page| group.owns(page))));
+        if !is_slot_ours || snapshot.groups.len() != self.pages.groups.len() || !are_ours.all(|ours| ours) {
             return Err(EngineError::ForeignSnapshot);
         }
         let position = snapshot.tokens.len() as u32;
         let slot = |slot| Cell::Slot { slot, position };
         let mut cells = vec![self.export_cell(&snapshot.slot, slot)];
-        cells.extend(snapshot.pages.iter().map(|page| self.export_cell(page, Cell::Page)));
+        for (group, own) in (0..).zip(&snapshot.groups) {
+            let page = |page| Cell::Page { group, page };
+            cells.extend(own.pages.iter().map(|cell| self.export_cell(cell, page)));
+        }
         Ok(Export { snapshot: snapshot.clone(), cells })
     }
 

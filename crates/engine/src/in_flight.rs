@@ -91,6 +91,9 @@ impl Engine {
                 // Its token is chosen by an older step; it runs again when that has been collected.
                 continue;
             }
+            let (position, end) = (sequence.slot.position(), sequence.slot.position() + count);
+            self.pages.prepare(&mut self.running[index].pages, position, end);
+            let sequence = &self.running[index];
             self.batch.push(sequence, count, unseen);
             let (mut chosen, mut fetched) = (None, None);
             if count == sequence.pending() {
@@ -106,9 +109,9 @@ impl Engine {
                     self.batch.fetch.push(Fetch { output, rows: row..row + 1 });
                 }
             }
-            let position = sequence.slot.position() + count;
-            parts.push(Part { id: sequence.id, position, chosen, fetched });
+            parts.push(Part { id: sequence.id, position: end, chosen, fetched });
         }
+        self.batch.join_pages();
         parts
     }
 

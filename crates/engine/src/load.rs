@@ -235,8 +235,9 @@ pub(crate) fn load(
     }
 
     let layout = CacheLayout { kv_scales: weights.kv_scales().to_vec(), ..cache_layout(graphs, config) };
-    if u32::try_from(layout.pages).is_err() {
-        let (sequences, context, pages) = (config.max_sequences, config.context_tokens, layout.pages);
+    let pages = layout.kv_groups.iter().map(|group| group.pages).max().unwrap_or(0);
+    if u32::try_from(pages).is_err() {
+        let (sequences, context) = (config.max_sequences, config.context_tokens);
         return Err(EngineError::TooManyPages { sequences, context, pages });
     }
     let budget = config.memory.map_or_else(|| backend.memory(), Ok)?;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use mambo_kernel::{CacheTypes, Cell, PAGE_TOKENS};
 
-use crate::cache::{CellRef, KvPages};
+use crate::cache::{CellRef, GroupPages};
 use crate::engine::{Engine, Event};
 use crate::error::EngineError;
 use crate::sequence::{Sequence, SequenceId};
-use crate::snapshot::{Snapshot, SnapshotCell};
+use crate::snapshot::{Snapshot, SnapshotCell, SnapshotPages};
 
 impl Engine {
     /// A copy of a running sequence's memory at the position it has reached; between steps only.
@@ -37,14 +37,8 @@ impl Engine {
         let position = sequence.slot.position();
         let tokens = (0..position).map(|p| sequence.token(p).expect("what has run was seen")).collect();
         let slot = sequence.slot.index();
-        // Without attention layers, pages hold nothing.
-        let count = if self.layout.kv_layers.is_empty() { 0 } else { KvPages::pages_for(position) };
-        let held = sequence.pages.pages()[..count].to_vec();
-        let mut pages = Vec::with_capacity(held.len());
-        for (number, page) in held.into_iter().enumerate() {
-            let is_full = (number + 1) * PAGE_TOKENS <= position;
-            pages.push(if is_full { SnapshotCell::Shared(page) } else { self.copy_of_page(&page)? });
-        }
+        let groups = (0..self.pages.groups.len()).map(|group| self.capture_pages(index, group, position));
+        let groups = groups.collect::<Result<_, _>>()?;
         let slot = self.copy_of_slot(slot, position as u32)?;
         Ok(Snapshot {
             model: self.fingerprint,
@@ -52,16 +46,34 @@ impl Engine {
             tokens,
             slot,
             slot_bytes: self.layout.cell_bytes(Cell::Slot { slot: 0, position: position as u32 }),
-            pages,
-            page_bytes: self.layout.cell_bytes(Cell::Page(0)),
+            groups,
         })
     }
 
-    /// A copy of a page that is still written: another page if one is free, else bytes.
-    fn copy_of_page(&mut self, page: &CellRef) -> Result<SnapshotCell, EngineError> {
-        // Pages that running sequences have reserved are not free, so this takes none of theirs.
-        let copy = self.pages.take_one();
-        self.copy_of(Cell::Page(page.number()), copy, Cell::Page)
+    /// The pages of one group that the token at a position sees. Full ones are shared if the sequence can spare them; a
+    /// copy of others, and of the last one, which is still written, is another page if one is free, else bytes.
+    fn capture_pages(
+        &mut self,
+        index: usize,
+        group: usize,
+        position: usize,
+    ) -> Result<SnapshotPages, EngineError> {
+        let pool = &self.pages.groups[group];
+        let entries = pool.entries_at(position);
+        let mut pages = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let (pool, list) = (&self.pages.groups[group], &mut self.running[index].pages.lists[group]);
+            let is_full = (entry + 1) * PAGE_TOKENS <= position;
+            if let Some(page) = is_full.then(|| pool.share(list, entry)).flatten() {
+                pages.push(SnapshotCell::Shared(page));
+                continue;
+            }
+            // Pages that running sequences have reserved are not free, so this takes none of theirs.
+            let (copy, from) = (pool.take_one(), list.numbers()[entry]);
+            let cell = |page| Cell::Page { group: group as u32, page };
+            pages.push(self.copy_of(cell(from), copy, cell)?);
+        }
+        Ok(SnapshotPages { pages, page_bytes: self.layout.page_bytes(group) })
     }
 
     /// A copy of a slot: another slot if one is free, else bytes.
@@ -90,13 +102,20 @@ impl Engine {
         CacheTypes { kv: self.config.kv_types, state: self.config.state_elem }
     }
 
-    /// Pages that a prompt will share with the snapshot it resumes from.
-    pub(crate) fn shared_pages(&self, prompt: &[u32], resume: Option<&Snapshot>) -> usize {
-        let Some(snapshot) = resume.filter(|snapshot| snapshot.begins(prompt)) else { return 0 };
-        let full = snapshot.tokens.len() / PAGE_TOKENS;
-        let is_ours =
-            |page: &&SnapshotCell| matches!(page, SnapshotCell::Shared(page) if self.pages.owns(page));
-        snapshot.pages.iter().take(full).filter(is_ours).count()
+    /// Pages of every group that a prompt needs to reach its limit, besides those that it will share with the snapshot it
+    /// resumes from.
+    pub(crate) fn needed_pages(&self, prompt: &[u32], limit: usize, resume: Option<&Snapshot>) -> Vec<usize> {
+        let resume = resume.filter(|snapshot| snapshot.begins(prompt));
+        let position = resume.map_or(0, |snapshot| snapshot.tokens.len());
+        let needed = |(index, group): (usize, &GroupPages)| {
+            let restored = resume.and_then(|snapshot| snapshot.groups.get(index));
+            let is_copied = |(page, is_full): &(&SnapshotCell, bool)| {
+                !is_full || !matches!(page, SnapshotCell::Shared(page) if group.owns(page))
+            };
+            let copies = restored.map_or(0, |pages| pages.filled(position).filter(is_copied).count());
+            group.needed(limit, position, copies)
+        };
+        self.pages.groups.iter().enumerate().map(needed).collect()
     }
 
     /// Starts a sequence from a snapshot, if its prompt continues it.
@@ -106,10 +125,13 @@ impl Engine {
         }
         self.check_snapshot(snapshot)?;
         let position = snapshot.tokens.len();
-        for (number, page) in snapshot.pages.iter().enumerate() {
-            let is_full = (number + 1) * PAGE_TOKENS <= position;
-            let own = self.page_from(page, is_full)?;
-            sequence.pages.push(own);
+        for (index, restored) in snapshot.groups.iter().enumerate() {
+            let released = self.pages.groups[index].entries_at(position).start;
+            (0..released).for_each(|_| sequence.pages.lists[index].push(None));
+            for (page, is_full) in restored.filled(position) {
+                let own = self.page_from(index, page, is_full)?;
+                sequence.pages.lists[index].push(Some(own));
+            }
         }
         let cell = |slot| Cell::Slot { slot, position: position as u32 };
         let own = cell(sequence.slot.index());
@@ -127,22 +149,29 @@ impl Engine {
     }
 
     /// A page for a sequence to continue with: shared if it is full, else a copy.
-    fn page_from(&mut self, page: &SnapshotCell, is_full: bool) -> Result<CellRef, EngineError> {
+    fn page_from(
+        &mut self,
+        group: usize,
+        page: &SnapshotCell,
+        is_full: bool,
+    ) -> Result<CellRef, EngineError> {
+        let pool = &self.pages.groups[group];
+        let cell = |page: &CellRef| Cell::Page { group: group as u32, page: page.number() };
         match page {
             SnapshotCell::Shared(page) => {
-                if !self.pages.owns(page) {
+                if !pool.owns(page) {
                     return Err(EngineError::ForeignSnapshot);
                 }
                 if is_full {
                     return Ok(page.clone());
                 }
-                let copy = self.pages.take_one().expect("pages were counted");
-                self.backend.copy_cell(Cell::Page(page.number()), Cell::Page(copy.number()))?;
+                let copy = pool.take_one().expect("pages were counted");
+                self.backend.copy_cell(cell(page), cell(&copy))?;
                 Ok(copy)
             }
             SnapshotCell::Bytes(bytes) => {
-                let own = self.pages.take_one().expect("pages were counted");
-                self.backend.import_cell(Cell::Page(own.number()), bytes)?;
+                let own = pool.take_one().expect("pages were counted");
+                self.backend.import_cell(cell(&own), bytes)?;
                 Ok(own)
             }
         }
@@ -150,16 +179,20 @@ impl Engine {
 
     /// Makes sure that a sequence may write its pages from a position on: shared ones are replaced by copies.
     pub(crate) fn own_pages_from(&mut self, index: usize, position: usize) -> Result<(), EngineError> {
-        for number in position / PAGE_TOKENS..self.running[index].pages.pages().len() {
-            let page = &self.running[index].pages.pages()[number];
-            if page.is_exclusive() {
-                continue;
+        for (number, pool) in self.pages.groups.iter().enumerate() {
+            let list = &mut self.running[index].pages.lists[number];
+            for entry in position / PAGE_TOKENS..list.numbers().len() {
+                let page = list.page(entry).expect("what can be rolled back to is held");
+                if page.is_exclusive() {
+                    continue;
+                }
+                let cell = |page: u32| Cell::Page { group: number as u32, page };
+                let from = cell(page.number());
+                let free_slots = self.slots.free();
+                let copy = pool.take_copy(list).ok_or(EngineError::Busy { free_slots, free_pages: 0 })?;
+                self.backend.copy_cell(from, cell(copy.number()))?;
+                list.replace(entry, copy);
             }
-            let from = page.number();
-            let free_slots = self.slots.free();
-            let copy = self.pages.take_one().ok_or(EngineError::Busy { free_slots, free_pages: 0 })?;
-            self.backend.copy_cell(Cell::Page(from), Cell::Page(copy.number()))?;
-            self.running[index].pages.replace(number, copy);
         }
         Ok(())
     }

@@ -6,7 +6,8 @@ use mambo_kernel::{
     StepResults, Wait,
 };
 
-use crate::cache::{PageList, Slot};
+use crate::batch::PageArrays;
+use crate::cache::{SequencePages, Slot};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::load::SCORE_TOKENS;
@@ -40,7 +41,7 @@ pub struct ScoreOptions<'a> {
 struct ScoredSequence {
     tokens: Vec<u32>,
     slot: Slot,
-    pages: PageList,
+    pages: SequencePages,
 }
 
 impl Engine {
@@ -81,10 +82,13 @@ impl Engine {
             let made_up =
                 || (0..tokens.len()).map(|i| ((i * 31 + n * 17 + i * i % 7) % self.vocab) as u32).collect();
             let tokens = if n == 0 { tokens.to_vec() } else { made_up() };
-            let (free_slots, free_pages) = (self.slots.free(), self.pages.free());
+            let (free_slots, free_pages) = (self.slots.free(), self.pages.fewest_free());
             let busy = || EngineError::Busy { free_slots, free_pages };
             // Pages first: they free themselves if no slot is left.
-            let pages = self.pages.take(tokens.len()).ok_or_else(busy)?;
+            let mut pages = self.pages.lists(tokens.len());
+            if !self.pages.reserve(&mut pages) {
+                return Err(busy());
+            }
             let slot = self.slots.take().ok_or_else(busy)?;
             sequences.push(ScoredSequence { tokens, slot, pages });
         }
@@ -112,6 +116,10 @@ impl Engine {
                 counts.push(count);
                 room -= count;
             }
+            for (sequence, count) in sequences.iter_mut().zip(&counts) {
+                let position = sequence.slot.position();
+                self.pages.prepare(&mut sequence.pages, position, position + count);
+            }
             self.score_step(program, sequences, &counts, options.outputs, rows)?;
             for (sequence, count) in sequences.iter_mut().zip(counts) {
                 sequence.slot.advance(count);
@@ -129,7 +137,7 @@ impl Engine {
         outputs: &[&str],
         rows: &mut dyn FnMut(ScoredRows),
     ) -> Result<(), EngineError> {
-        let (mut ids, mut segments, mut pages) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ids, mut segments, mut pages) = (Vec::new(), Vec::new(), PageArrays::default());
         // The text comes last, so that its rows are not the first of the step.
         for (sequence, &count) in sequences.iter().zip(counts).rev().filter(|(_, count)| **count > 0) {
             let position = sequence.slot.position();
@@ -138,11 +146,11 @@ impl Engine {
                 first_row: ids.len() as u32,
                 rows: count as u32,
                 position: position as u32,
-                first_page: pages.len() as u32,
+                first_page: pages.push(&sequence.pages, position + count),
             });
             ids.extend_from_slice(&sequence.tokens[position..position + count]);
-            pages.extend_from_slice(sequence.pages.numbers());
         }
+        pages.join();
         let (text, count, first) = (&sequences[0], counts[0], sequences[0].slot.position());
         let start = ids.len() - count;
         let wanted: Vec<u32> = (start as u32..ids.len() as u32).collect();
@@ -150,7 +158,7 @@ impl Engine {
         let step = StepInputs {
             token_ids: &ids,
             segments: &segments,
-            pages: &pages,
+            pages: pages.joined(),
             wanted: &wanted,
             fetch: &fetch,
             ..StepInputs::default()
@@ -166,17 +174,13 @@ impl Engine {
                 self.backend.program(program).output("hidden").expect("a trunk with a head gives them");
             let logits = self.backend.program(head).output("logits").expect("a head gives logits");
             let hidden_rows: Vec<u32> = (start as u32..(start + drafted) as u32).collect();
-            let segments = [Segment {
-                slot: text.slot.index(),
-                first_row: 0,
-                rows: drafted as u32,
-                position: first as u32,
-                first_page: 0,
-            }];
+            // The text's segment comes last, and its lists are where they were.
+            let own = segments.last().expect("the text is in every step");
+            let segments = [Segment { first_row: 0, rows: drafted as u32, ..*own }];
             let step = StepInputs {
                 token_ids: &text.tokens[first + 1..first + 1 + drafted],
                 segments: &segments,
-                pages: text.pages.numbers(),
+                pages: pages.joined(),
                 wanted: &(0..drafted as u32).collect::<Vec<_>>(),
                 choose: ChooseInputs { rows: &vec![ChooseRow::default(); drafted], ..Default::default() },
                 hidden: HiddenRows::Previous { output: hidden, rows: &hidden_rows },

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::cache::{PageList, Slot};
+use crate::cache::{SequencePages, Slot};
 use crate::error::Failure;
 use crate::history::History;
 use crate::prefix::Marks;
@@ -71,7 +71,7 @@ pub(crate) struct Sequence {
     pub request: Request,
     /// Its position counts what was submitted to the backend.
     pub slot: Slot,
-    pub pages: PageList,
+    pub pages: SequencePages,
     pub generated: Vec<u32>,
     /// The tokens so far, counted, where penalties need them.
     pub history: History,

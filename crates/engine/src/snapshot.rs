@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use mambo_kernel::{CacheTypes, KvElem, KvTypes, StateElem};
+use mambo_kernel::{CacheTypes, KvElem, KvTypes, PAGE_TOKENS, StateElem};
 
 use crate::cache::CellRef;
 use crate::checksum::checksum;
@@ -15,7 +15,7 @@ use crate::error::EngineError;
 use crate::fingerprint::Fingerprint;
 
 /// Version of the portable form.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const MAGIC: &[u8; 8] = b"MAMBOSNP";
 /// Bytes before the tokens: name, version, model, types and four lengths.
 const HEADER_BYTES: usize = 8 + 4 + 8 + 3 + 4 * 8;
@@ -31,6 +31,16 @@ pub(crate) enum SnapshotCell {
     Bytes(Arc<[u8]>),
 }
 
+impl SnapshotCell {
+    /// Whether it is outside, or in a pool that owns it.
+    pub fn is_held_by(&self, owns: impl Fn(&CellRef) -> bool) -> bool {
+        match self {
+            SnapshotCell::Shared(cell) => owns(cell),
+            SnapshotCell::Bytes(_) => true,
+        }
+    }
+}
+
 /// The caches of a sequence after its first `tokens`.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -44,10 +54,25 @@ pub struct Snapshot {
     pub(crate) slot: SnapshotCell,
     /// Bytes of its cell in the contract's layout.
     pub(crate) slot_bytes: usize,
-    /// The KV pages that hold those tokens.
-    pub(crate) pages: Vec<SnapshotCell>,
-    /// Bytes of a page.
-    pub(crate) page_bytes: usize,
+    /// The KV pages that the next token sees, by group.
+    pub(crate) groups: Vec<SnapshotPages>,
+}
+
+/// The pages of one group: the last ones that hold the snapshot's tokens.
+#[derive(Clone, Debug)]
+pub(crate) struct SnapshotPages {
+    /// In position order.
+    pub pages: Vec<SnapshotCell>,
+    /// Bytes of each.
+    pub page_bytes: usize,
+}
+
+impl SnapshotPages {
+    /// The pages, and whether each is full at the position that the snapshot was taken at.
+    pub fn filled(&self, position: usize) -> impl Iterator<Item = (&SnapshotCell, bool)> {
+        let (count, full) = (self.pages.len(), position.is_multiple_of(PAGE_TOKENS));
+        self.pages.iter().enumerate().map(move |(index, page)| (page, full || index + 1 < count))
+    }
 }
 
 impl Snapshot {
@@ -64,23 +89,30 @@ impl Snapshot {
 
     /// Bytes held, shared pages included.
     pub fn bytes(&self) -> usize {
-        self.slot_bytes + self.pages.len() * self.page_bytes
+        self.slot_bytes + self.groups.iter().map(|group| group.pages.len() * group.page_bytes).sum::<usize>()
     }
 
-    /// The portable form, with the bytes of the slot and of every page.
+    /// The portable form, with the bytes of the slot and of every page, group by group.
     pub(crate) fn to_bytes(&self, slot: &[u8], pages: &[Vec<u8>]) -> Vec<u8> {
-        let all = HEADER_BYTES + self.tokens.len() * 4 + slot.len() + pages.len() * self.page_bytes;
+        let kv_bytes = self.groups.iter().map(|group| 2 * 8 + group.pages.len() * group.page_bytes).sum();
+        let all = HEADER_BYTES + self.tokens.len() * 4 + slot.len() + kv_bytes;
         let mut out = Vec::with_capacity(all + CHECKSUM_BYTES);
         out.extend(MAGIC);
         out.extend(VERSION.to_le_bytes());
         out.extend(self.model.0.to_le_bytes());
         out.extend(type_codes(self.types));
-        for length in [self.tokens.len(), slot.len(), pages.len(), self.page_bytes] {
+        for length in [self.tokens.len(), slot.len(), self.groups.len(), kv_bytes] {
             out.extend((length as u64).to_le_bytes());
         }
         out.extend(self.tokens.iter().flat_map(|token| token.to_le_bytes()));
         out.extend(slot);
-        pages.iter().for_each(|page| out.extend(page));
+        let mut pages = pages.iter();
+        for group in &self.groups {
+            for length in [group.pages.len(), group.page_bytes] {
+                out.extend((length as u64).to_le_bytes());
+            }
+            pages.by_ref().take(group.pages.len()).for_each(|page| out.extend(page));
+        }
         out.extend(checksum(&out).to_le_bytes());
         out
     }
@@ -102,12 +134,22 @@ impl Snapshot {
         let tokens = rest.take(header.tokens * 4)?.as_chunks().0;
         let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
         let slot = SnapshotCell::Bytes(rest.take(header.slot_bytes)?.into());
-        // Pages of no bytes are those of a model without attention.
-        let pages = rest.0.chunks_exact(header.page_bytes.max(1));
-        let pages = pages.map(|page| SnapshotCell::Bytes(page.into())).collect();
-        let SnapshotHeader { model, types, slot_bytes, page_bytes, .. } = header;
-        Ok(Snapshot { model, types, tokens, slot, slot_bytes, pages, page_bytes })
+        let groups = (0..header.groups).map(|_| read_pages(&mut rest)).collect::<Result<_, _>>()?;
+        if !rest.0.is_empty() {
+            return problem("go on after their pages");
+        }
+        let SnapshotHeader { model, types, slot_bytes, .. } = header;
+        Ok(Snapshot { model, types, tokens, slot, slot_bytes, groups })
     }
+}
+
+/// The pages of one group.
+fn read_pages(rest: &mut Rest) -> Result<SnapshotPages, EngineError> {
+    let [count, page_bytes] = [rest.length()?, rest.length()?];
+    let bytes = count.checked_mul(page_bytes).filter(|_| page_bytes > 0);
+    let bytes = bytes.ok_or_else(|| EngineError::SnapshotBytes("name pages of impossible sizes".into()))?;
+    let pages = rest.take(bytes)?.chunks_exact(page_bytes);
+    Ok(SnapshotPages { pages: pages.map(|page| SnapshotCell::Bytes(page.into())).collect(), page_bytes })
 }
 
 /// What the first bytes of the portable form say; enough to list snapshots without reading them whole.
@@ -121,7 +163,8 @@ pub struct SnapshotHeader {
     pub file_bytes: u64,
     types: CacheTypes,
     slot_bytes: usize,
-    page_bytes: usize,
+    /// Groups of pages; each says how many there are and how large.
+    groups: usize,
 }
 
 impl SnapshotHeader {
@@ -141,15 +184,15 @@ impl SnapshotHeader {
         }
         let model = Fingerprint(rest.u64()?);
         let types = read_types(rest.take(3)?)?;
-        let [tokens, slot_bytes, pages, page_bytes] =
+        let [tokens, slot_bytes, groups, kv_bytes] =
             [rest.length()?, rest.length()?, rest.length()?, rest.length()?];
-        let ends = [(tokens, 4), (slot_bytes, 1), (pages, page_bytes), (1, HEADER_BYTES + CHECKSUM_BYTES)];
+        let ends = [(tokens, 4), (slot_bytes, 1), (kv_bytes, 1), (1, HEADER_BYTES + CHECKSUM_BYTES)];
         let total = ends
             .iter()
             .try_fold(0u64, |sum, (count, each)| sum.checked_add((*count as u64).checked_mul(*each as u64)?));
         let total = total.filter(|total| isize::try_from(*total).is_ok());
         let file_bytes = total.ok_or_else(|| EngineError::SnapshotBytes("name impossible lengths".into()))?;
-        Ok(SnapshotHeader { model, tokens, file_bytes, types, slot_bytes, page_bytes })
+        Ok(SnapshotHeader { model, tokens, file_bytes, types, slot_bytes, groups })
     }
 }
 

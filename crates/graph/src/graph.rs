@@ -139,6 +139,18 @@ impl Graph {
         &self.weights[weight.index()]
     }
 
+    /// How far back each attention layer sees, from the op that uses it; a layer of another graph counts as one that sees
+    /// everything.
+    pub fn kv_windows(&self) -> Vec<Option<usize>> {
+        let mut windows = vec![None; self.kv_layers.len()];
+        for node in &self.nodes {
+            if let (Op::Attention(attention), Some(layer)) = (&node.op, node.cache) {
+                windows[layer] = attention.window;
+            }
+        }
+        windows
+    }
+
     /// The same graph without one of its outputs; what only that needed is dropped by a pass.
     pub fn without_output(&self, name: &str) -> Graph {
         let mut graph = self.clone();

@@ -3,6 +3,7 @@
 //! The layouts here are part of the contract: a snapshot has them on every backend, so one taken on one can be
 //! restored on another. A backend may use another layout internally.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::cache_elem::{KvScale, KvTypes, StateElem};
@@ -41,6 +42,35 @@ impl Rollback {
     }
 }
 
+/// Attention layers that see equally far back, and the pages they share: a page holds [`PAGE_TOKENS`] positions of each
+/// of them. Sequences hold pages of every group, and of a group with a window no more than their next tokens see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvGroup {
+    /// Positions that a token sees in these layers, itself included; all where none.
+    pub window: Option<usize>,
+    /// The layers, indices into [`CacheLayout::kv_layers`], ascending.
+    pub layers: Vec<usize>,
+    /// Pages in the pool; every layer of the group has this many.
+    pub pages: usize,
+}
+
+impl KvGroup {
+    /// The groups of layers with these windows, without pages yet: those that see everything first, then by window. The
+    /// order is part of the contract, because page lists and snapshots follow it.
+    pub fn by_window(windows: impl IntoIterator<Item = Option<usize>>) -> Vec<KvGroup> {
+        let mut groups: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
+        for (layer, window) in windows.into_iter().enumerate() {
+            groups.entry(window).or_default().push(layer);
+        }
+        groups.into_iter().map(|(window, layers)| KvGroup { window, layers, pages: 0 }).collect()
+    }
+
+    /// The index in a page list of the first page that a token at this position, or any after it, reads.
+    pub fn first_page(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window) / PAGE_TOKENS)
+    }
+}
+
 /// Everything the caches of one loaded model hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheLayout {
@@ -50,8 +80,8 @@ pub struct CacheLayout {
     pub kv_types: KvTypes,
     /// Scales of 8-bit floats by attention layer; 1 where the list ends.
     pub kv_scales: Vec<KvScale>,
-    /// Pages in the pool; every layer has this many.
-    pub pages: usize,
+    /// The page pools; every attention layer is in one of them.
+    pub kv_groups: Vec<KvGroup>,
     /// Recurrent layers, in layer order.
     pub state_layers: Vec<SsmDims>,
     /// Element type of the states in the slots.
@@ -68,9 +98,27 @@ impl CacheLayout {
         self.kv_layers.iter().map(|a| self.kv_types.token_bytes(a)).sum()
     }
 
-    /// Bytes of the whole page pool.
+    /// Bytes of a page of a group.
+    pub fn page_bytes(&self, group: usize) -> usize {
+        let layers = self.kv_groups[group].layers.iter();
+        layers.map(|layer| self.kv_types.page_bytes(&self.kv_layers[*layer])).sum()
+    }
+
+    /// Bytes of all page pools.
     pub fn kv_bytes(&self) -> usize {
-        (self.kv_bytes_per_token() * PAGE_TOKENS).saturating_mul(self.pages)
+        let pool = |group: usize| self.page_bytes(group).saturating_mul(self.kv_groups[group].pages);
+        (0..self.kv_groups.len()).map(pool).fold(0, usize::saturating_add)
+    }
+
+    /// Pages of all pools.
+    pub fn pages(&self) -> usize {
+        self.kv_groups.iter().map(|group| group.pages).fold(0, usize::saturating_add)
+    }
+
+    /// The group of an attention layer.
+    pub fn kv_group(&self, layer: usize) -> usize {
+        let group = self.kv_groups.iter().position(|group| group.layers.contains(&layer));
+        group.expect("every attention layer is in a group")
     }
 
     /// The scales of an attention layer.

@@ -5,8 +5,9 @@
 
 use mambo_tensor::{DType, decode_row, encode_row};
 
-use crate::cache::{CacheLayout, PAGE_TOKENS, Rollback};
+use crate::cache::{CacheLayout, KvGroup, Rollback};
 use crate::cache_elem::{KvScale, KvTypes, StateElem};
+use crate::dims::AttentionDims;
 use crate::op::Op;
 use crate::step::{Adjustment, ChooseRow, MaskSource};
 use crate::value::{Rows, ValueType};
@@ -162,14 +163,25 @@ impl Case {
         }
     }
 
-    /// The caches that the case runs on: one layer, and room for every sequence.
-    pub fn caches(&self) -> CacheLayout {
-        let pages = self.lengths.iter().map(|n| n.div_ceil(PAGE_TOKENS)).max().unwrap_or(0);
+    /// The caches that the case runs on, with so many pages in every pool. The op's layer is
+    /// [`Case::layer`]: an attention with a window stands behind another layer that sees everything, so that its pages
+    /// are those of a second group.
+    pub fn caches(&self, pages: usize) -> CacheLayout {
+        let (mut kv_layers, mut windows) = (Vec::new(), Vec::new());
+        if let Op::Attention(a) = self.op {
+            if a.window.is_some() {
+                kv_layers.push(AttentionDims { q_heads: 3, kv_heads: 3, head_dim: 8 });
+                windows.push(None);
+            }
+            kv_layers.push(a.dims);
+            windows.push(a.window);
+        }
+        let groups = KvGroup::by_window(windows).into_iter();
         CacheLayout {
-            kv_layers: if let Op::Attention(a) = self.op { vec![a.dims] } else { Vec::new() },
+            kv_scales: vec![self.kv_scale; kv_layers.len()],
+            kv_layers,
             kv_types: self.kv_types,
-            kv_scales: vec![self.kv_scale],
-            pages: pages * self.lengths.len(),
+            kv_groups: groups.map(|group| KvGroup { pages, ..group }).collect(),
             state_layers: match self.op {
                 Op::SsmConv(dims) | Op::SsmScan(dims) | Op::SsmStep { dims, .. } => vec![dims],
                 Op::ShortConv(dims) | Op::DeltaScan(dims) => vec![dims],
@@ -179,6 +191,11 @@ impl Case {
             slots: self.lengths.len(),
             rollback: self.rollback,
         }
+    }
+
+    /// The op's layer in those caches.
+    pub fn layer(&self) -> usize {
+        usize::from(matches!(self.op, Op::Attention(a) if a.window.is_some()))
     }
 
     /// Adds a weight.

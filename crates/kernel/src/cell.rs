@@ -1,7 +1,7 @@
 //! Cells: the units in which caches are copied, exported and imported. Their bytes are part of the contract, so
 //! that a snapshot can move between backends; a backend may lay out its own memory differently.
 //!
-//! A page is, for every attention layer, all heads' keys and then all heads' values, each as
+//! A page is, for every attention layer of its group, all heads' keys and then all heads' values, each as
 //! [`crate::KvElem::head_bytes`] says. A slot at a position is, for every state layer, what the next token needs:
 //! the state at the start of the position's chunk (unless that is the first), the last `taps - 1` raw columns of the
 //! convolution, and x, B and dt of the chunk so far. At a multiple of [`SSM_CHUNK`] that is the state and the
@@ -14,8 +14,13 @@ use crate::cache::{CacheLayout, SSM_CHUNK, SlotLayout};
 /// A unit of cache memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
-    /// One KV page of every attention layer.
-    Page(u32),
+    /// One KV page of every attention layer of a group.
+    Page {
+        /// Index into [`CacheLayout::kv_groups`].
+        group: u32,
+        /// The page's number in the group's pool.
+        page: u32,
+    },
     /// A recurrent slot that has run so many tokens.
     Slot {
         /// Its index.
@@ -28,7 +33,7 @@ pub enum Cell {
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cell::Page(page) => write!(f, "KV page {page}"),
+            Cell::Page { group, page } => write!(f, "KV page {page} of group {group}"),
             Cell::Slot { slot, position } => write!(f, "recurrent slot {slot} at position {position}"),
         }
     }
@@ -38,7 +43,7 @@ impl CacheLayout {
     /// Bytes of an exported cell.
     pub fn cell_bytes(&self, cell: Cell) -> usize {
         match cell {
-            Cell::Page(_) => self.kv_bytes_per_token() * crate::cache::PAGE_TOKENS,
+            Cell::Page { group, .. } => self.page_bytes(group as usize),
             Cell::Slot { position, .. } => {
                 let parts = (0..self.state_layers.len()).map(|layer| self.slot_layout(layer));
                 parts

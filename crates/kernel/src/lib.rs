@@ -27,7 +27,7 @@ pub use backend::{
     Accepts, Arithmetic, Backend, BackendError, CacheTypes, CallTime, KernelRow, MemoryBudget, ProgramId,
     Rounds, Site, Ticket, Wait, WeightError, WeightPart, WeightSource,
 };
-pub use cache::{CacheLayout, PAGE_TOKENS, Rollback, SSM_CHUNK, SlotLayout};
+pub use cache::{CacheLayout, KvGroup, PAGE_TOKENS, Rollback, SSM_CHUNK, SlotLayout};
 pub use cache_elem::{KvElem, KvScale, KvTypes, StateElem};
 pub use cell::Cell;
 pub use cost::{CallCost, CallWork, StepShape, program_cost};
@@ -41,7 +41,7 @@ pub use program::{Call, Operand, Output, Phase, Place, Program, WeightKey};
 pub use reference::ReferenceBackend;
 pub use rope::{Rope, RopePairs, RopeScaling};
 pub use step::{
-    Adjustment, CHOICES_KEPT, CHOSEN, ChooseInputs, ChooseRow, Fetch, HiddenRows, MaskSource, Masks,
+    Adjustment, CHOICES_KEPT, CHOSEN, ChooseInputs, ChooseRow, Fetch, HiddenRows, MaskSource, Masks, NO_PAGE,
     NO_TOKEN, Segment, StepInputs, StepResults, mask_words,
 };
 pub use value::{Elem, PrivateElem, ROW_ALIGN, RowBase, Rows, ValueType};

@@ -16,7 +16,7 @@ pub struct Segment {
     pub rows: u32,
     /// Position in the sequence of the first row.
     pub position: u32,
-    /// Where the sequence's page list starts in [`StepInputs::pages`].
+    /// Where the sequence's page list starts in the array of every group, see [`StepInputs::pages`].
     pub first_page: u32,
 }
 
@@ -37,6 +37,9 @@ pub const CHOICES_KEPT: usize = 4;
 /// What `choose` gives where no token can be chosen: every logit is NaN, or none is allowed. A step that is fed
 /// such a choice by [`CHOSEN`] runs on token 0, and the caller discards the row.
 pub const NO_TOKEN: u32 = u32::MAX;
+
+/// An entry of a page list that no kernel reads: all positions of the page are before the window.
+pub const NO_PAGE: u32 = u32::MAX;
 
 /// Hidden rows for programs that read them (the MTP head), one per row of the step.
 #[derive(Clone, Copy, Debug, Default)]
@@ -172,9 +175,11 @@ pub struct StepInputs<'a> {
     pub chosen_by: Option<Ticket>,
     /// The rows by sequence, in row order, covering every row once; no slot appears twice.
     pub segments: &'a [Segment],
-    /// KV page numbers of every segment, one list after the other: page `p` of a sequence holds its positions
-    /// `p·page_tokens ..`. A list covers the segment's last position. A page that this step writes is in one list
-    /// only; pages before may be shared.
+    /// KV page numbers: for every group of [`crate::CacheLayout::kv_groups`] an array of the same length, one after the
+    /// other (see [`StepInputs::group_pages`]). In each of them a segment's list starts at its `first_page`, and entry `p`
+    /// is the page in the group's pool that holds the sequence's positions `p·page_tokens ..`. A list covers the segment's
+    /// last position. In a group with a window, entries before [`crate::KvGroup::first_page`] of the segment's position
+    /// are not read and may be [`NO_PAGE`]. A page that this step writes is in one list only; pages before may be shared.
     pub pages: &'a [u32],
     /// Rows whose logits are wanted, ascending.
     pub wanted: &'a [u32],
@@ -186,7 +191,13 @@ pub struct StepInputs<'a> {
     pub fetch: &'a [Fetch],
 }
 
-impl StepInputs<'_> {
+impl<'a> StepInputs<'a> {
+    /// The page lists of one of so many groups.
+    pub fn group_pages(&self, group: usize, groups: usize) -> &'a [u32] {
+        let len = self.pages.len() / groups;
+        &self.pages[group * len..(group + 1) * len]
+    }
+
     /// The token ids with those filled in that step `chosen_by` chose; empty where none has to be.
     pub fn resolve_tokens(&self, chosen: &[u32], into: &mut Vec<u32>) {
         into.clear();

@@ -245,6 +245,15 @@ impl ModelSpec {
         attention.collect()
     }
 
+    /// How far back each of them sees; all where none.
+    pub fn trunk_kv_windows(&self) -> Vec<Option<usize>> {
+        let attention = self.mixers().filter_map(|mixer| match mixer {
+            Mixer::Attention(a) => Some(a.attention.window),
+            _ => None,
+        });
+        attention.collect()
+    }
+
     /// Factors on the rows of a part; none where all are 1.
     pub fn factor(&self, part: Part) -> Option<&Factor> {
         self.factors.iter().find(|factor| factor.part == part)

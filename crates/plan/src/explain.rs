@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use mambo_kernel::{CacheKind, CacheLayout, Call, Operand, Place, Program};
+use mambo_kernel::{CacheKind, CacheLayout, Call, Operand, PAGE_TOKENS, Place, Program};
 
 use crate::kernels::Kernels;
 
@@ -66,15 +66,23 @@ pub(crate) fn size_text(bytes: u64) -> String {
     format!("{:.1} TiB", size / 1024.0)
 }
 
+/// A line for the pages of every group of attention layers, and one for the slots.
 fn cache_text(caches: &CacheLayout) -> String {
-    let kv = caches.kv_layers.len();
+    let mut text = String::new();
+    for (index, group) in caches.kv_groups.iter().enumerate() {
+        let (layers, bytes) = (group.layers.len(), caches.page_bytes(index));
+        let window = group.window.map_or(String::new(), |window| format!(", window {window}"));
+        text += &format!(
+            "  kv {layers} layers {} x {} pages{window}, {} per token, {}\n",
+            caches.kv_types,
+            group.pages,
+            size_text((bytes / PAGE_TOKENS) as u64),
+            size_text((bytes as u64).saturating_mul(group.pages as u64)),
+        );
+    }
     let state = caches.state_layers.len();
-    format!(
-        "  kv {kv} layers {} x {} pages, {} per token, {}\n  state {state} layers {} x {} slots, {} per slot\n",
-        caches.kv_types,
-        caches.pages,
-        size_text(caches.kv_bytes_per_token() as u64),
-        size_text(caches.kv_bytes() as u64),
+    text + &format!(
+        "  state {state} layers {} x {} slots, {} per slot\n",
         caches.state_elem.name(),
         caches.slots,
         size_text(caches.slot_bytes() as u64),

@@ -9,7 +9,8 @@ use expect_test::expect;
 use mambo_graph::passes::{PassContext, run_passes};
 use mambo_graph::{Graph, GraphBuilder, Input};
 use mambo_kernel::{
-    CacheLayout, CacheTypes, Epilogue, KernelRow, KvElem, KvTypes, Op, OpKind, Phase, Rollback, StateElem,
+    CacheLayout, CacheTypes, Epilogue, KernelRow, KvElem, KvGroup, KvTypes, Op, OpKind, Phase, Rollback,
+    StateElem,
 };
 use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
 use mambo_tensor::DType;
@@ -37,7 +38,7 @@ fn the_decode_plan_reads_like_this() {
         kv_layers: graph.kv_layers.clone(),
         kv_types: KvTypes { k: KvElem::Q8, v: KvElem::F16 },
         kv_scales: Vec::new(),
-        pages: 64,
+        kv_groups: vec![KvGroup { window: None, layers: vec![0], pages: 64 }],
         state_layers: graph.state_layers.clone(),
         state_elem: StateElem::BF16,
         slots: 4,

@@ -192,7 +192,7 @@ fn check(case: &str, plans: &[Plan], seed: u64, failures: usize) {
     let failing = Failures::default();
     let backend = Failing::new(Late::new(ReferenceBackend::new(), seed), failing.clone());
     let (mut engine, layout) = model::load(case, Box::new(backend), model::config(), None);
-    let all = (layout.slots, layout.pages);
+    let all = (layout.slots, layout.pages());
     failing.every(failures);
     let outcomes = drive(&mut engine, plans, &mut Rng(seed));
     failing.every(0);
@@ -211,13 +211,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn late_answers_reach_their_sequences(plans in plans(), seed in any::<u64>(), odd in any::<bool>()) {
-        check(if odd { "odd" } else { "moe" }, &plans, seed, 0);
+    fn late_answers_reach_their_sequences(plans in plans(), seed in any::<u64>(), case in 0usize..3) {
+        check(["odd", "moe", "gemma3"][case], &plans, seed, 0);
     }
 
     #[test]
-    fn failures_end_the_sequences_they_hit(plans in plans(), seed in any::<u64>(), every in 2usize..40) {
-        check("moe", &plans, seed, every);
+    fn failures_end_the_sequences_they_hit(
+        plans in plans(),
+        seed in any::<u64>(),
+        every in 2usize..40,
+        windows in any::<bool>(),
+    ) {
+        check(if windows { "gemma3" } else { "moe" }, &plans, seed, every);
     }
 
     #[test]
@@ -238,7 +243,7 @@ proptest! {
             for snapshot in outcomes.iter().filter_map(|outcome| outcome.snapshot.as_ref()) {
                 assert!(matches!(engine.export(snapshot), Err(EngineError::Lost(_))));
             }
-            assert_eq!(engine.free_cells(), (layout.slots, layout.pages));
+            assert_eq!(engine.free_cells(), (layout.slots, layout.pages()));
         }
     }
 }
@@ -295,6 +300,6 @@ fn an_mtp_head_that_is_filled_changes_no_token() {
             judge(plan, outcome, &mut alone, failures > 0);
         }
         drop(outcomes);
-        assert_eq!(engine.free_cells(), (layout.slots, layout.pages));
+        assert_eq!(engine.free_cells(), (layout.slots, layout.pages()));
     }
 }

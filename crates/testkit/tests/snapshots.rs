@@ -147,7 +147,7 @@ fn damaged_snapshots_are_refused() {
 #[test]
 fn a_snapshot_at_a_chunk_is_the_state_and_the_convolution() {
     let (mut engine, layout) = model::load("moe", Box::new(ReferenceBackend::new()), model::config(), None);
-    let page = layout.cell_bytes(Cell::Page(0));
+    let page = layout.cell_bytes(Cell::Page { group: 0, page: 0 });
     let sizes = |at: usize| {
         let states = layout.state_layers.iter().map(|dims| {
             let state = if at < SSM_CHUNK { 0 } else { dims.heads * dims.state * dims.head_dim };

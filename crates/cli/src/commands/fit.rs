@@ -3,7 +3,10 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use mambo_convert::{Container, ConvertError, Recipe};
-use mambo_engine::{MemoryNeed, PlanOptions, SCORE_TOKENS, human_bytes, plan};
+use mambo_engine::{
+    EngineConfig, MemoryNeed, ModelGraphs, PlanOptions, SCORE_TOKENS, cache_layout, human_bytes, plan,
+};
+use mambo_graph::Graph;
 use mambo_kernel::{
     Backend, CacheLayout, CacheTypes, PAGE_TOKENS, Phase, Program, StepShape, WeightKey, program_cost,
 };
@@ -15,6 +18,7 @@ use crate::amounts::{Columns, context_text};
 use crate::args::{CacheArgs, NameArgs};
 use crate::bandwidth::read_bandwidth;
 use crate::hints::{about_types, with_hint};
+use crate::kv_windows::{kv_text, windows};
 use crate::terminal::{put, put_json};
 use crate::{machine, open};
 
@@ -53,6 +57,8 @@ struct Fit {
     decode: Program,
     weights: u64,
     arena: u64,
+    graph: Graph,
+    /// Element types, and sizes of pages and slots.
     layout: CacheLayout,
     trained: Option<usize>,
     memory: u64,
@@ -147,19 +153,14 @@ impl Fit {
         let mut keys: Vec<WeightKey> = programs.iter().flat_map(|p| p.weights.clone()).collect();
         keys.sort();
         keys.dedup();
-        let layout = CacheLayout {
-            kv_layers: graph.kv_layers.clone(),
-            kv_types: caches.kv,
-            state_layers: graph.state_layers.clone(),
-            state_elem: caches.state,
-            ..Default::default()
-        };
+        let layout = layout_for(&graph, caches, 1, DEFAULT_CONTEXT);
         let arena = programs.iter().map(|p| p.arena_bytes).max().unwrap_or(0) as u64;
         Ok(Fit {
             weights: types.key_bytes(&keys),
             decode: programs.swap_remove(0),
             arena,
             layout,
+            graph,
             trained: described.spec.context,
             types,
             memory,
@@ -170,14 +171,17 @@ impl Fit {
 
     /// What so many sequences of so many tokens take.
     fn need(&self, sequences: usize, tokens: usize) -> MemoryNeed {
-        let pages = tokens.div_ceil(PAGE_TOKENS) * sequences;
         MemoryNeed {
             weights: self.weights,
-            kv: (self.layout.kv_bytes_per_token() * PAGE_TOKENS * pages) as u64,
+            kv: layout_for(&self.graph, self.cache_types(), sequences, tokens).kv_bytes() as u64,
             state: (self.layout.slot_bytes() * sequences) as u64,
             arena: self.arena,
             snapshots: 0,
         }
+    }
+
+    fn cache_types(&self) -> CacheTypes {
+        CacheTypes { kv: self.layout.kv_types, state: self.layout.state_elem }
     }
 
     fn fits(&self, sequences: usize, tokens: usize) -> bool {
@@ -198,9 +202,8 @@ impl Fit {
     /// Bytes one token moves after `depth` others.
     fn token_bytes(&self, depth: usize) -> TokenBytes {
         let total = |depth: usize, weight_bytes: &dyn Fn(&WeightKey) -> u64| -> u64 {
-            let types = CacheTypes { kv: self.layout.kv_types, state: self.layout.state_elem };
             let shape = StepShape { tokens: 1, wanted: 1, segments: 1, depth };
-            program_cost(&self.decode, &shape, types, weight_bytes).iter().map(|c| c.bytes).sum()
+            program_cost(&self.decode, &shape, self.cache_types(), weight_bytes).iter().map(|c| c.bytes).sum()
         };
         let stored = |key: &WeightKey| self.types.bytes(&key.name);
         let (all, fresh, bare) = (total(depth, &stored), total(0, &stored), total(0, &|_| 0));
@@ -222,13 +225,13 @@ impl Fit {
         }
         let state = self.layout.slot_bytes() as u64;
         text += &format!(
-            "\nmemory      {} available\n  weights   {}\n  state     {} per sequence ({})\n  kv        {} per token ({})\n  arena     {}\n\n",
+            "\nmemory      {} available\n  weights   {}\n  state     {} per sequence ({})\n  kv        {} ({})\n  arena     {}\n\n",
             human_bytes(self.memory),
             human_bytes(self.weights)
                 + if described.spec.mtp.is_some() { " without the MTP head" } else { "" },
             human_bytes(state),
             self.layout.state_elem.name(),
-            human_bytes(self.layout.kv_bytes_per_token() as u64),
+            kv_text(&self.layout),
             self.layout.kv_types,
             human_bytes(self.arena),
         );
@@ -238,13 +241,14 @@ impl Fit {
         let bytes = self.token_bytes(0);
         text += &format!(
             "decode speed, at most: {:.1} GB/s ({read}) / {} per token = {:.1} tok/s\n  \
-             weights read {}, state and activations {}; each cached token adds {}\n",
+             weights read {}, state and activations {}; each cached token adds {}{}\n",
             self.bandwidth / 1e9,
             human_bytes(bytes.total()),
             self.rate(0),
             human_bytes(bytes.weights),
             human_bytes(bytes.state_and_activations),
             human_bytes(self.layout.kv_bytes_per_token() as u64),
+            if windows(&self.layout).is_empty() { "" } else { " until windows are full" },
         );
         text
     }
@@ -318,6 +322,7 @@ impl Fit {
             "kv_type": self.layout.kv_types.to_string(),
             "state_type": self.layout.state_elem.name(),
             "kv_bytes_per_token": self.layout.kv_bytes_per_token(),
+            "kv_windows": windows(&self.layout),
             "state_bytes_per_sequence": self.layout.slot_bytes(),
             "arena_bytes": self.arena,
             "available_bytes": self.memory,
@@ -330,6 +335,20 @@ impl Fit {
             "contexts": contexts,
         })
     }
+}
+
+/// The caches that an engine makes for so many sequences of so many tokens.
+fn layout_for(graph: &Graph, caches: CacheTypes, sequences: usize, tokens: usize) -> CacheLayout {
+    let graphs = ModelGraphs { trunk: graph, mtp: None, trained_context: tokens, vocab: 0 };
+    let config = EngineConfig {
+        max_sequences: sequences,
+        context_tokens: tokens,
+        step_tokens: DEFAULT_STEP_TOKENS.min(tokens.saturating_mul(sequences)),
+        kv_types: caches.kv,
+        state_elem: caches.state,
+        ..EngineConfig::default()
+    };
+    cache_layout(&graphs, &config)
 }
 
 /// The largest number up to `most` that holds, if 1 does; holding must not come back once lost.

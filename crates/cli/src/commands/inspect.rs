@@ -156,10 +156,14 @@ fn memory_text(memory: &Value) -> String {
     } else {
         format!(" ({} with the MTP head)", bytes("kv_bytes_per_token_with_mtp"))
     };
+    let windows = list(&memory["kv_windows"]).map(|kv| {
+        format!(", {} of it in windows of {}", human_bytes(number(&kv["bytes_per_token"])), kv["window"])
+    });
     format!(
-        "memory      weights {weights}; kv {} per token{with_mtp} in {}; per sequence state {} in {} and a ring of {} positions {}\n",
+        "memory      weights {weights}; kv {} per token{with_mtp} in {}{}; per sequence state {} in {} and a ring of {} positions {}\n",
         bytes("kv_bytes_per_token"),
         memory["kv_type"].as_str().unwrap_or_default(),
+        windows.collect::<String>(),
         bytes("state_bytes_per_sequence"),
         memory["state_type"].as_str().unwrap_or_default(),
         memory["ring_positions"],

@@ -174,7 +174,7 @@ fn reserved(engine: &Engine, name: &str, args: &ServeArgs) -> String {
     let layout = engine.cache_layout();
     let sequences = engine.config().max_sequences;
     let context = engine.config().context_tokens;
-    let kv = layout.kv_bytes_per_token() as u64 * context as u64;
+    let kv = engine.kv_bytes_per_sequence();
     let state = layout.slot_bytes() as u64;
     let cache = match args.prefix_cache.bytes() {
         Some(bytes) => format!("prefix cache {}", human_bytes(bytes)),

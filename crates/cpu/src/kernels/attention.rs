@@ -94,9 +94,10 @@ impl Attention {
     fn append<S: Simd>(&self, cx: &Cx, segment: &Segment, head: usize, k: &View, v: &View) {
         let n = self.op.dims.head_dim;
         let (key_format, value_format) = self.formats(cx);
+        let list = &cx.caches.page_lists(cx.step, self.layer)[segment.first_page as usize..];
         for t in 0..segment.rows as usize {
             let position = segment.position as usize + t;
-            let page = cx.step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
+            let page = list[position / PAGE_TOKENS] as usize;
             let at = position % PAGE_TOKENS;
             // SAFETY: a key head of a segment's pages belongs to one item.
             let (keys, values) = unsafe { cx.caches.page_mut(self.layer, page, head) };
@@ -182,10 +183,10 @@ impl Attention {
         let last = self.position(block, block.count - 1) / PAGE_TOKENS;
         let first = (split * SPLIT_PAGES).max(self.op.first_seen(self.position(block, 0)) / PAGE_TOKENS);
         let end = ((split + 1) * SPLIT_PAGES).min(last + 1);
+        let list = &cx.caches.page_lists(cx.step, self.layer)[block.segment.first_page as usize..];
         let page = |index: usize| {
-            let page = cx.step.pages[block.segment.first_page as usize + index] as usize;
             // SAFETY: pages were written before the barrier.
-            unsafe { cx.caches.page(self.layer, page, block.kv_head) }
+            unsafe { cx.caches.page(self.layer, list[index] as usize, block.kv_head) }
         };
         for index in first..end {
             let stored = page(index);

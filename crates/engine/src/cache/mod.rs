@@ -5,6 +5,6 @@ mod kv;
 mod pool;
 mod state;
 
-pub use kv::{KvPages, PageList};
+pub use kv::{GroupPages, KvPages, PageList, SequencePages, pages_for, pages_spanned};
 pub use pool::{CellPool, CellRef};
 pub use state::{Slot, StateSlots};

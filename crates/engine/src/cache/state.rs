@@ -35,15 +35,16 @@ impl Slot {
         (self.position, self.furthest, self.restored) = (position, position, position);
     }
 
-    /// Moves the cursor back, if the slot still holds what that needs.
-    pub fn rollback(&mut self, tokens: usize, depth: Rollback) -> bool {
+    /// Whether the slot still holds what moving the cursor back needs.
+    pub fn can_roll_back(&self, tokens: usize, depth: Rollback) -> bool {
         let Some(position) = self.position.checked_sub(tokens) else { return false };
         let is_held = position >= self.restored && self.furthest - position <= depth.tokens();
-        let allowed = tokens == 0 || is_held;
-        if allowed {
-            self.position = position;
-        }
-        allowed
+        tokens == 0 || is_held
+    }
+
+    /// Moves the cursor back, where that is possible.
+    pub fn rollback(&mut self, tokens: usize) {
+        self.position -= tokens;
     }
 }
 
@@ -85,14 +86,18 @@ mod tests {
     fn rollback_reaches_one_chunk_where_the_slot_keeps_two() {
         let mut slot = StateSlots::new(1).take().unwrap();
         slot.advance(SSM_CHUNK + 5);
-        assert!(!slot.rollback(1, Rollback::None));
-        assert!(!slot.rollback(SSM_CHUNK + 1, Rollback::OneChunk));
-        assert!(slot.rollback(SSM_CHUNK, Rollback::OneChunk));
+        assert!(!slot.can_roll_back(1, Rollback::None));
+        assert!(!slot.can_roll_back(SSM_CHUNK + 1, Rollback::OneChunk));
+        assert!(slot.can_roll_back(SSM_CHUNK, Rollback::OneChunk));
+        slot.rollback(SSM_CHUNK);
         assert_eq!(slot.position(), 5);
-        assert!(!slot.rollback(6, Rollback::OneChunk), "never before the first token");
-        assert!(!slot.rollback(1, Rollback::OneChunk), "a second rollback counts from the furthest token");
+        assert!(!slot.can_roll_back(6, Rollback::OneChunk), "never before the first token");
+        assert!(
+            !slot.can_roll_back(1, Rollback::OneChunk),
+            "a second rollback counts from the furthest token"
+        );
         slot.advance(20);
-        assert!(!slot.rollback(21, Rollback::OneChunk) && slot.rollback(20, Rollback::OneChunk));
+        assert!(!slot.can_roll_back(21, Rollback::OneChunk) && slot.can_roll_back(20, Rollback::OneChunk));
     }
 
     #[test]
@@ -100,6 +105,6 @@ mod tests {
         let mut slot = StateSlots::new(1).take().unwrap();
         slot.restored_at(40);
         slot.advance(5);
-        assert!(!slot.rollback(6, Rollback::OneChunk) && slot.rollback(5, Rollback::OneChunk));
+        assert!(!slot.can_roll_back(6, Rollback::OneChunk) && slot.can_roll_back(5, Rollback::OneChunk));
     }
 }

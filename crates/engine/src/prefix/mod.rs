@@ -16,7 +16,7 @@ pub(crate) use marks::{Marks, WORTH_WAITING};
 pub use tree::common_prefix;
 use tree::{NodeId, RadixTree};
 
-use crate::snapshot::{Snapshot, SnapshotCell};
+use crate::snapshot::{Snapshot, SnapshotCell, SnapshotPages};
 
 /// How much the cache may keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +99,8 @@ pub(crate) struct PrefixCache {
     tree: RadixTree<Entry>,
     budget: u64,
     pub every: usize,
-    /// How many snapshots hold each page of the engine's pool.
-    pages: HashMap<u32, usize>,
+    /// How many snapshots hold each page of the engine's pools, by group and number.
+    pages: HashMap<(usize, u32), usize>,
     /// Rises to the worth of what was dropped last.
     clock: f64,
     stats: PrefixCacheStats,
@@ -213,32 +213,41 @@ impl PrefixCache {
     fn worth(&self, id: NodeId) -> f64 {
         let entry = self.entry(id);
         let tokens = self.tree.depth(id) - self.tree.depth_above(id);
-        let own = entry.snapshot.pages.iter().filter(|page| match page {
-            SnapshotCell::Shared(page) => self.pages.get(&page.number()) == Some(&1),
-            SnapshotCell::Bytes(_) => true,
-        });
-        let bytes = entry.snapshot.slot_bytes + own.count() * entry.snapshot.page_bytes;
+        let own = |(index, group): (usize, &SnapshotPages)| {
+            let is_own = |page: &&SnapshotCell| match page {
+                SnapshotCell::Shared(page) => self.pages.get(&(index, page.number())) == Some(&1),
+                SnapshotCell::Bytes(_) => true,
+            };
+            group.pages.iter().filter(is_own).count() * group.page_bytes
+        };
+        let pages: usize = entry.snapshot.groups.iter().enumerate().map(own).sum();
+        let bytes = entry.snapshot.slot_bytes + pages;
         entry.used + tokens as f64 / bytes.max(1) as f64
     }
 
     /// Counts a snapshot's pages in or out; the bytes of those that no other snapshot holds.
     fn count_pages(&mut self, snapshot: &Snapshot, adds: bool) -> u64 {
         let mut bytes = 0;
-        for page in &snapshot.pages {
-            let is_only = match page {
-                SnapshotCell::Bytes(_) => true,
-                SnapshotCell::Shared(page) => {
-                    let count = self.pages.entry(page.number()).or_default();
-                    *count = if adds { *count + 1 } else { *count - 1 };
-                    let is_only = *count == usize::from(adds);
-                    if *count == 0 {
-                        self.pages.remove(&page.number());
-                    }
-                    is_only
-                }
-            };
-            bytes += if is_only { snapshot.page_bytes as u64 } else { 0 };
+        for (index, group) in snapshot.groups.iter().enumerate() {
+            for page in &group.pages {
+                let is_only = match page {
+                    SnapshotCell::Bytes(_) => true,
+                    SnapshotCell::Shared(page) => self.count_page((index, page.number()), adds),
+                };
+                bytes += if is_only { group.page_bytes as u64 } else { 0 };
+            }
         }
         bytes
+    }
+
+    /// Counts a page in or out; whether no other snapshot holds it.
+    fn count_page(&mut self, page: (usize, u32), adds: bool) -> bool {
+        let count = self.pages.entry(page).or_default();
+        *count = if adds { *count + 1 } else { *count - 1 };
+        let is_only = *count == usize::from(adds);
+        if *count == 0 {
+            self.pages.remove(&page);
+        }
+        is_only
     }
 }

@@ -26,6 +26,12 @@ impl ReferenceBackend {
         (elem, scale, base + head * size..base + (head + 1) * size)
     }
 
+    /// The page of a layer that holds a position.
+    fn page(&self, layer: usize, segment: &Segment, position: usize, step: &StepInputs) -> usize {
+        let pages = step.group_pages(self.layout.kv_group(layer), self.layout.kv_groups.len());
+        pages[segment.first_page as usize + position / PAGE_TOKENS] as usize
+    }
+
     fn append_kv(
         &mut self,
         layer: usize,
@@ -35,7 +41,7 @@ impl ReferenceBackend {
         kv: [&[f32]; 2],
     ) {
         let n = self.layout.kv_layers[layer].head_dim;
-        let page = step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
+        let page = self.page(layer, segment, position, step);
         for (half, row) in kv.into_iter().enumerate() {
             for (head, values) in row.chunks(n).enumerate() {
                 let (elem, scale, place) = self.kv_place(layer, half, head);
@@ -54,7 +60,7 @@ impl ReferenceBackend {
     ) -> Vec<Vec<f32>> {
         let dims = self.layout.kv_layers[layer];
         let row = |position: usize| {
-            let page = step.pages[segment.first_page as usize + position / PAGE_TOKENS] as usize;
+            let page = self.page(layer, segment, position, step);
             let part = |head: usize| {
                 let (elem, scale, place) = self.kv_place(layer, half, head);
                 elem.load(scale, dims.head_dim, position % PAGE_TOKENS, &self.pages[layer][page][place])

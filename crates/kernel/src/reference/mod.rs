@@ -77,7 +77,10 @@ impl ReferenceBackend {
     fn cell_bytes(&self, cell: Cell) -> Vec<u8> {
         let mut bytes = Vec::new();
         match cell {
-            Cell::Page(page) => self.pages.iter().for_each(|layer| bytes.extend(&layer[page as usize])),
+            Cell::Page { group, page } => {
+                let layers = self.layout.kv_groups[group as usize].layers.iter();
+                layers.for_each(|layer| bytes.extend(&self.pages[*layer][page as usize]));
+            }
             Cell::Slot { slot, position } => {
                 self.layout.export_slot(&self.slots[slot as usize], position as usize, &mut bytes);
             }
@@ -173,9 +176,11 @@ impl Backend for ReferenceBackend {
 
     fn create_caches(&mut self, layout: &CacheLayout) -> Result<(), BackendError> {
         self.layout = layout.clone();
-        let page =
-            |dims: &crate::AttentionDims| vec![vec![0; layout.kv_types.page_bytes(dims)]; layout.pages];
-        self.pages = layout.kv_layers.iter().map(page).collect();
+        let pages = |(layer, dims): (usize, &crate::AttentionDims)| {
+            let count = layout.kv_groups[layout.kv_group(layer)].pages;
+            vec![vec![0; layout.kv_types.page_bytes(dims)]; count]
+        };
+        self.pages = layout.kv_layers.iter().enumerate().map(pages).collect();
         self.slots = vec![vec![0.0; layout.slot_bytes() / 4]; layout.slots];
         Ok(())
     }
@@ -264,12 +269,12 @@ impl Backend for ReferenceBackend {
             return Err(BackendError::CellSize { cell, got, want });
         }
         match cell {
-            Cell::Page(page) => {
+            Cell::Page { group, page } => {
                 let mut rest = bytes;
-                for layer in &mut self.pages {
-                    let (own, after) = rest.split_at(layer[page as usize].len());
-                    layer[page as usize].copy_from_slice(own);
-                    rest = after;
+                for layer in &self.layout.kv_groups[group as usize].layers {
+                    let own = &mut self.pages[*layer][page as usize];
+                    let bytes = rest.split_off(..own.len()).expect("the length was checked");
+                    own.copy_from_slice(bytes);
                 }
             }
             Cell::Slot { slot, position } => {

@@ -91,7 +91,9 @@ fn near(got: &OutputRows, want: &OutputRows, tolerance: f32) -> Result<(), Strin
 
 /// The cells of a seat at a position.
 fn cells(trial: &Trial, case: &Case, seat: usize, position: usize) -> (Vec<Cell>, Option<Cell>) {
-    let pages = trial.pages(seat).into_iter().take(position.div_ceil(PAGE_TOKENS)).map(Cell::Page);
+    let group = trial.layout.kv_groups.len().saturating_sub(1) as u32;
+    let pages = trial.pages(seat).into_iter().take(position.div_ceil(PAGE_TOKENS));
+    let pages = pages.map(|page| Cell::Page { group, page });
     match case.op.cache() {
         Some(CacheKind::Kv) => (pages.collect(), None),
         _ => (Vec::new(), Some(Cell::Slot { slot: seat as u32, position: position as u32 })),

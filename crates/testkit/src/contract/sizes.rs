@@ -37,7 +37,7 @@ pub(super) fn resized(case: &Case, lengths: &[usize]) -> Case {
 fn size(case: &Case) -> usize {
     let weights: usize = case.weights.iter().map(|weight| weight.shape.iter().product::<usize>()).sum();
     let inputs: usize = case.inputs.iter().map(|input| input.ty.rows.times * input.ty.cols).sum();
-    let caches = case.caches();
+    let caches = case.caches(0);
     weights + inputs + caches.slot_bytes() + caches.kv_bytes_per_token()
 }
 

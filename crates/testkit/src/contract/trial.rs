@@ -4,8 +4,8 @@
 use mambo_kernel::case::{Case, CaseWeight};
 use mambo_kernel::{
     Backend, BackendError, CacheLayout, Call, Cell, ChooseInputs, ChooseRow, Elem, Fetch, HiddenRows, Masks,
-    Op, Operand, Output, PAGE_TOKENS, Phase, Place, Program, ProgramId, ROW_ALIGN, RowBase, Rows, Segment,
-    StepInputs, StepResults, ValueType, Wait, WeightError, WeightKey, WeightPart, WeightSource,
+    NO_PAGE, Op, Operand, Output, PAGE_TOKENS, Phase, Place, Program, ProgramId, ROW_ALIGN, RowBase, Rows,
+    Segment, StepInputs, StepResults, ValueType, Wait, WeightError, WeightKey, WeightPart, WeightSource,
 };
 use mambo_tensor::DType;
 
@@ -158,7 +158,7 @@ pub(super) fn compile(backend: &mut dyn Backend, setup: &Setup) -> Result<Compil
             outputs: outputs[..own].to_vec(),
             rounded: outputs.get(own).copied(),
             weights: (0..weights.len()).collect(),
-            cache: case.op.cache().map(|_| 0),
+            cache: case.op.cache().map(|_| case.layer()),
             after: Vec::new(),
         }],
         weights,
@@ -203,16 +203,34 @@ impl<'a> Trial<'a> {
         backend.clear()?;
         let longest = setup.case.lengths.iter().max().copied().unwrap_or(0);
         let seat_pages = longest.div_ceil(PAGE_TOKENS);
-        let layout = CacheLayout { slots: seats, pages: seats * seat_pages, ..setup.case.caches() };
+        let layout = CacheLayout { slots: seats, ..setup.case.caches(seats * seat_pages) };
         let compiled = compile(backend, setup)?;
         backend.create_caches(&layout)?;
         Ok(Trial { backend, case: setup.case, compiled, layout, seat_pages, wanted_stride: 1 })
     }
 
-    /// The pages of a seat, in position order; in reverse, so that a kernel which ignores the list is caught.
+    /// The pages of a seat in any group, in position order; in reverse, so that a kernel which ignores the list is caught.
     pub fn pages(&self, seat: usize) -> Vec<u32> {
-        let last = self.layout.pages - seat * self.seat_pages;
+        let last = (self.layout.slots - seat) * self.seat_pages;
         (last - self.seat_pages..last).rev().map(|page| page as u32).collect()
+    }
+
+    /// The page lists of a step, group by group. A group that no call of the step reads has the pages of other seats, and
+    /// entries before a window are no pages at all.
+    fn page_lists(&self, pieces: &[Piece]) -> Vec<u32> {
+        let mut lists = Vec::new();
+        for group in &self.layout.kv_groups {
+            let is_read = group.layers.contains(&self.case.layer());
+            for seat in 0..self.layout.slots {
+                let of = if is_read { seat } else { self.layout.slots - 1 - seat };
+                let position =
+                    pieces.iter().find(|piece| piece.seat == seat).map_or(0, |piece| piece.position);
+                let mut list = self.pages(of);
+                list[..group.first_page(position)].fill(NO_PAGE);
+                lists.append(&mut list);
+            }
+        }
+        lists
     }
 
     /// Columns of an output.
@@ -241,7 +259,7 @@ impl<'a> Trial<'a> {
             });
             rows += piece.rows as u32;
         }
-        let pages: Vec<u32> = (0..self.layout.slots).flat_map(|seat| self.pages(seat)).collect();
+        let pages = self.page_lists(pieces);
         let wanted: Vec<u32> = (0..rows).step_by(self.wanted_stride).collect();
         let (hidden, token_ids) = self.gather(pieces, rows as usize);
         let choose_rows = self.choose_rows(pieces);

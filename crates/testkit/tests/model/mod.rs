@@ -80,14 +80,16 @@ pub fn config() -> EngineConfig {
     }
 }
 
-/// Loads a golden checkpoint; `poisoned` is the row of the embedding that is not numbers.
+/// Loads a golden checkpoint, or one of another family; `poisoned` is the row of the embedding that is not numbers.
 pub fn load(
     case: &str,
     backend: Box<dyn Backend>,
     config: EngineConfig,
     poisoned: Option<usize>,
 ) -> (Engine, CacheLayout) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/checkpoints").join(case);
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    let folders = ["checkpoints", "families"].map(|kind| fixtures.join(kind).join(case));
+    let folder = folders.into_iter().find(|folder| folder.exists()).expect("a fixture of that name");
     let checkpoint = Checkpoint::open(&folder).expect("golden checkpoints open");
     let spec = describe(&checkpoint).expect("golden checkpoints are described");
     let table = bind(&checkpoint, &spec).expect("golden checkpoints bind");
