@@ -40,7 +40,7 @@ pub struct Client {
 
 /// Scheme, host and port: whom a token may be given to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Origin {
+pub(crate) struct Origin {
     https: bool,
     host: String,
     port: u16,
@@ -296,7 +296,7 @@ fn is_passing(status: u16) -> bool {
 }
 
 /// Seconds to wait, in the standard's words or in the hub's own: `RateLimit: "api";r=0;t=57`.
-fn retry_after(headers: &HeaderMap) -> Option<u64> {
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<u64> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     let standard = text("retry-after").and_then(|text| text.trim().parse().ok());
     let own = || text("ratelimit")?.split(';').find_map(|part| part.trim().strip_prefix("t=")?.parse().ok());
@@ -313,7 +313,7 @@ fn next_hop(url: &str, answer: &Answer) -> Option<Option<String>> {
 }
 
 /// The address that a redirect at `url` means; none for one that would give up encryption.
-fn join(url: &str, location: &str) -> Option<String> {
+pub(crate) fn join(url: &str, location: &str) -> Option<String> {
     let here = origin(url)?;
     let start = url.find("://")? + 3;
     let root = url[start..].find('/').map_or(url, |end| &url[..start + end]);
@@ -328,7 +328,7 @@ fn join(url: &str, location: &str) -> Option<String> {
     (there.https || !here.https).then_some(next)
 }
 
-fn origin(url: &str) -> Option<Origin> {
+pub(crate) fn origin(url: &str) -> Option<Origin> {
     let uri: Uri = url.parse().ok()?;
     let https = match uri.scheme_str()? {
         "https" => true,
