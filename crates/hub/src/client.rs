@@ -15,6 +15,7 @@ use ureq::http::{HeaderMap, Uri};
 use ureq::{Agent, Body};
 
 use crate::checksum::Checksum;
+use crate::listing::is_plausible;
 use crate::{HubError, PullEvent};
 
 /// Attempts after one that failed, once the hub has answered at all.
@@ -230,7 +231,8 @@ impl Client {
                 _ => {
                     let checksum = linked.or_else(|| header("etag").and_then(Checksum::parse));
                     let size = header("x-linked-size").or(header("content-length"));
-                    return Ok(FileFacts { checksum, size: size.and_then(|size| size.parse().ok()) });
+                    let size = size.and_then(|size| size.parse().ok()).filter(|size| is_plausible(*size));
+                    return Ok(FileFacts { checksum, size });
                 }
             }
         }

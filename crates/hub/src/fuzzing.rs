@@ -44,3 +44,33 @@ pub fn headers<'h>(given: impl Iterator<Item = (&'h str, &'h str)>) {
         assert!(next.is_none_or(|next| origin(&next).is_some()), "{url}");
     }
 }
+
+#[cfg(test)]
+#[path = "../../../fuzz/src/json_changes.rs"]
+mod json_changes;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn changed_answers_of_a_hub_are_read_or_refused() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/hub");
+        for entry in fs::read_dir(folder).unwrap() {
+            let good: Value = serde_json::from_slice(&fs::read(entry.unwrap().path()).unwrap()).unwrap();
+            for round in 0..2000 {
+                let mut document = good.clone();
+                json_changes::change(&mut document, round);
+                let asked = document["asked"].as_str().unwrap_or_default();
+                listing(&document["listing"].to_string(), &document["index"].to_string(), asked);
+                let given = document["headers"].as_object().into_iter().flatten();
+                headers(given.filter_map(|(name, value)| Some((name.as_str(), value.as_str()?))));
+            }
+        }
+    }
+}

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashSet};
 
 use mambo_checkpoint::{Checkpoint, Format};
 
-use crate::check::MAX_LAYERS;
 use crate::error::ModelError;
 use crate::families::Family;
 use crate::kv_scale;
@@ -54,14 +53,13 @@ pub(crate) fn check(
     Ok((!unread.is_empty()).then(|| format!("{} not read: {}", counted(unread.len()), listed(&unread))))
 }
 
-/// The norm of a layer after the last one. GGUF files are asked for theirs when they are described.
+/// The norm of the layer after the last one. GGUF files are asked for theirs when they are described.
 fn further_layer(checkpoint: &Checkpoint, spec: &ModelSpec) -> Option<String> {
     if checkpoint.format() == Format::Gguf {
         return None;
     }
     let family = Family::of(spec);
-    let places = (spec.layers.len()..=MAX_LAYERS).map(Place::Layer);
-    let mut names = places.flat_map(|place| family.tensor_names(place, Part::Norm)).map(|(name, _)| name);
+    let mut names = family.tensor_names(Place::Layer(spec.layers.len()), Part::Norm).map(|(name, _)| name);
     names.find(|name| checkpoint.tensor(name).is_some())
 }
 

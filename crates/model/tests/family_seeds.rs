@@ -32,7 +32,7 @@ const TAKEN: [&str; 15] = [
     "qwen3-next-hub",
     "qwen3-5-hub",
 ];
-const ROUNDS: u64 = 500;
+const ROUNDS: u64 = 300;
 
 fn project() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
