@@ -6,6 +6,7 @@ use anyhow::Result;
 use mambo_convert::ConvertError;
 use mambo_engine::EngineError;
 use mambo_hub::HubError;
+use mambo_model::ModelError;
 use mambo_runtime::RuntimeError;
 use mambo_text::TextError;
 
@@ -122,8 +123,21 @@ fn runtime_hint(error: &RuntimeError) -> Option<&'static str> {
         RuntimeError::WindowTooShort { .. } => Some("--window sets the length"),
         RuntimeError::NoWindows => Some("--windows sets the number"),
         RuntimeError::Text(TextError::NoTemplate { .. }) => Some("--raw completes plain text"),
+        RuntimeError::Model(error) => model_hint(error),
         RuntimeError::Engine(error) => engine_hint(error),
         RuntimeError::Failed { why, .. } => engine_hint(why),
+        _ => None,
+    }
+}
+
+/// The command that shows more than the first thing that is wrong.
+fn model_hint(error: &ModelError) -> Option<&'static str> {
+    use ModelError::{Contradiction, MissingTensor, UnknownArchitecture, WrongShape};
+    match error {
+        UnknownArchitecture { .. } => Some("`mambo inspect` says which family it is nearest to"),
+        MissingTensor { .. } | WrongShape { .. } | Contradiction { .. } => {
+            Some("`mambo inspect` lists all that is wrong")
+        }
         _ => None,
     }
 }

@@ -38,6 +38,7 @@ pub fn report(described: &Described, cache: &CacheArgs, tensors: bool) -> Value 
         "context": spec.context,
         "stop_tokens": spec.stop_tokens,
         "tokenizer": described.model.as_ref().map(tokenizer),
+        "problems": problems(described),
         "notes": notes(described),
     });
     if tensors {
@@ -52,6 +53,13 @@ fn notes(described: &Described) -> Vec<String> {
     let weights = described.model.as_ref().filter(|_| described.has_weights()).and_then(|m| m.weights().ok());
     let held = weights.map(|weights| weights.notes()).unwrap_or_default();
     described.spec.notes.iter().cloned().chain(held).collect()
+}
+
+/// Everything that keeps the weights from being loaded.
+fn problems(described: &Described) -> Vec<String> {
+    let model = described.model.as_ref().filter(|_| described.has_weights());
+    let found = model.map(|model| mambo_model::problems(&model.checkpoint, &model.spec)).unwrap_or_default();
+    found.iter().map(ToString::to_string).collect()
 }
 
 /// One row of the list of tensors.

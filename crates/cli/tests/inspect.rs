@@ -2,6 +2,9 @@
 
 mod program;
 
+use std::fs;
+use std::path::Path;
+
 use mambo_checkpoint::{GgufMetadata, GgufTensor, GgufValue, GgufWriter};
 use mambo_tensor::{DType, Shape};
 use program::{config_alone, fixture, json, refused, scratch, works};
@@ -111,4 +114,49 @@ fn other_architectures_are_shown_but_not_run() {
         );
         assert!(problem.contains(&want) && problem.contains("nemotron_h_moe"), "{problem}");
     }
+}
+
+/// A fixture of another family, its config with some fields set.
+fn family(name: &str, fields: &[(&str, Value)]) -> String {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/families").join(name);
+    let folder = scratch(&format!("inspect-{name}"));
+    fs::create_dir_all(&folder).unwrap();
+    let mut config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
+    fields.iter().for_each(|(field, value)| config[*field] = value.clone());
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    fs::copy(from.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
+    folder.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn tensors_that_hold_two_weights_are_counted_once() {
+    for name in ["granite-h-hub", "gpt-oss-hub", "qwen3-next-hub", "llama"] {
+        let report = json(&["inspect", "-m", &family(name, &[])]);
+        assert_eq!(report["memory"]["weight_bytes"].as_u64(), Some(sum(&report["types"], "bytes")), "{name}");
+        assert_eq!(report["problems"], Value::Array(vec![]), "{name}");
+    }
+    let (text, _) = works(&["inspect", "-m", &family("gemma3", &[])]);
+    assert!(text.contains("heads 4, ") && text.contains("window ") && text.contains(" + width "), "{text}");
+}
+
+#[test]
+fn what_keeps_a_model_from_running_is_listed() {
+    let folder = family("llama", &[("vocab_size", 98.into()), ("intermediate_size", 7.into())]);
+    let report = json(&["inspect", "-m", &folder]);
+    // Embedding, head, and three tensors in each of three layers.
+    assert_eq!(report["problems"].as_array().unwrap().len(), 2 + 9);
+    let (text, _) = works(&["inspect", "-m", &folder]);
+    assert!(text.contains("problem     ") && text.contains("`embed` needs [98, 60]"), "{text}");
+    assert!(text.contains("and 5 more (`--json` lists all)"), "{text}");
+}
+
+#[test]
+fn an_unknown_model_hears_what_it_lacks() {
+    let folder = family("qwen3", &[("model_type", "odd".into()), ("architectures", Value::Array(vec![]))]);
+    let (text, _) = works(&["inspect", "-m", &folder]);
+    assert!(text.contains("nearest     the family qwen3, which knows the names of all "), "{text}");
+    let fields =
+        [("model_type", "odd".into()), ("hidden_act", "relu".into()), ("architectures", Value::Null)];
+    let (text, _) = works(&["inspect", "-m", &family("llama", &fields)]);
+    assert!(text.contains("problem     ") && text.contains("`hidden_act` is `relu`"), "{text}");
 }

@@ -15,6 +15,7 @@ use ureq::http::{HeaderMap, Uri};
 use ureq::{Agent, Body};
 
 use crate::checksum::Checksum;
+use crate::listing::is_plausible;
 use crate::{HubError, PullEvent};
 
 /// Attempts after one that failed, once the hub has answered at all.
@@ -40,7 +41,7 @@ pub struct Client {
 
 /// Scheme, host and port: whom a token may be given to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Origin {
+pub(crate) struct Origin {
     https: bool,
     host: String,
     port: u16,
@@ -230,7 +231,8 @@ impl Client {
                 _ => {
                     let checksum = linked.or_else(|| header("etag").and_then(Checksum::parse));
                     let size = header("x-linked-size").or(header("content-length"));
-                    return Ok(FileFacts { checksum, size: size.and_then(|size| size.parse().ok()) });
+                    let size = size.and_then(|size| size.parse().ok()).filter(|size| is_plausible(*size));
+                    return Ok(FileFacts { checksum, size });
                 }
             }
         }
@@ -296,7 +298,7 @@ fn is_passing(status: u16) -> bool {
 }
 
 /// Seconds to wait, in the standard's words or in the hub's own: `RateLimit: "api";r=0;t=57`.
-fn retry_after(headers: &HeaderMap) -> Option<u64> {
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<u64> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     let standard = text("retry-after").and_then(|text| text.trim().parse().ok());
     let own = || text("ratelimit")?.split(';').find_map(|part| part.trim().strip_prefix("t=")?.parse().ok());
@@ -313,7 +315,7 @@ fn next_hop(url: &str, answer: &Answer) -> Option<Option<String>> {
 }
 
 /// The address that a redirect at `url` means; none for one that would give up encryption.
-fn join(url: &str, location: &str) -> Option<String> {
+pub(crate) fn join(url: &str, location: &str) -> Option<String> {
     let here = origin(url)?;
     let start = url.find("://")? + 3;
     let root = url[start..].find('/').map_or(url, |end| &url[..start + end]);
@@ -328,7 +330,7 @@ fn join(url: &str, location: &str) -> Option<String> {
     (there.https || !here.https).then_some(next)
 }
 
-fn origin(url: &str) -> Option<Origin> {
+pub(crate) fn origin(url: &str) -> Option<Origin> {
     let uri: Uri = url.parse().ok()?;
     let https = match uri.scheme_str()? {
         "https" => true,

@@ -18,6 +18,7 @@ mod client;
 mod download;
 mod error;
 mod events;
+pub mod fuzzing;
 mod headers;
 mod hub;
 mod listing;

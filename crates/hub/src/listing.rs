@@ -55,7 +55,7 @@ impl Listing {
             }
             let large = &file["lfs"];
             let checksum = large["sha256"].as_str().or(large["oid"].as_str()).or(file["blobId"].as_str());
-            let size = large["size"].as_u64().or(file["size"].as_u64());
+            let size = large["size"].as_u64().or(file["size"].as_u64()).filter(|size| is_plausible(*size));
             let checksum = checksum.and_then(Checksum::parse);
             files.insert(path, RemoteFile { path: path.to_owned(), size, checksum });
         }
@@ -92,6 +92,14 @@ impl Listing {
     }
 }
 
+/// Larger than any file of a hub, and so small that no sum over a listing wraps.
+const MOST_FILE_BYTES: u64 = 1 << 42;
+
+/// Whether a file may have this size. What is beyond reason counts as not told.
+pub(crate) fn is_plausible(size: u64) -> bool {
+    size <= MOST_FILE_BYTES
+}
+
 /// Whether a text is the name of a commit; it becomes the name of a folder.
 pub(crate) fn is_commit(text: &str) -> bool {
     (7..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit())
@@ -117,6 +125,17 @@ mod tests {
             assert!(parse(&json!({"sha": commit, "siblings": []})).is_err(), "{commit}");
         }
         assert!(parse(&json!([])).is_err());
+    }
+
+    #[test]
+    fn sizes_beyond_reason_are_not_believed() {
+        let file = |name: &str, size: u64| json!({"rfilename": name, "lfs": {"size": size}});
+        let parts = [1, 2, 3].map(|part| file(&format!("m-0000{part}-of-00003.gguf"), u64::MAX / 2));
+        let listing = parse(&json!({"sha": "c0ffee0", "siblings": parts})).unwrap();
+        assert!(listing.files.iter().all(|file| file.size.is_none()));
+        assert_eq!(listing.choices().unwrap()[0].bytes, 0);
+        let most = parse(&json!({"sha": "c0ffee0", "siblings": [file("m.gguf", MOST_FILE_BYTES)]})).unwrap();
+        assert_eq!(most.files[0].size, Some(MOST_FILE_BYTES));
     }
 
     #[test]

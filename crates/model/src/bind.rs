@@ -3,7 +3,7 @@
 //! Must not know how a backend holds a weight nor what it computes with it.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use mambo_checkpoint::{Checkpoint, Format, TensorInfo};
 use mambo_kernel::{Digest, KvScale, WeightError, WeightPart, WeightSource, WeightUse};
@@ -18,6 +18,7 @@ use crate::names::{Part, Transform};
 use crate::quantization::MlxSettings;
 use crate::spec::ModelSpec;
 use crate::storage::{self, BadScale, Dims, Files, Form, Span, StoredPart};
+use crate::unread;
 use crate::weights::Weight;
 
 /// Every weight of a model with its tensors, by canonical name.
@@ -25,6 +26,8 @@ pub struct WeightTable<'c> {
     weights: Vec<BoundWeight<'c>>,
     by_name: HashMap<String, usize>,
     kv_scales: Vec<KvScale>,
+    /// What the files hold beside the weights, as a sentence.
+    unread: Option<String>,
 }
 
 /// One weight: the stored parts that stack along its outermost dimension.
@@ -47,8 +50,29 @@ pub fn bind<'c>(checkpoint: &'c Checkpoint, spec: &ModelSpec) -> Result<WeightTa
     let files = Files { checkpoint, mlx: MlxSettings::of_checkpoint(checkpoint) };
     let weights: Vec<BoundWeight> =
         spec.weights().into_iter().map(|weight| bind_one(&files, spec, weight)).collect::<Result<_, _>>()?;
+    let unread = unread::check(checkpoint, spec, &read_tensors(&weights))?;
     let by_name = weights.iter().enumerate().map(|(i, w)| (w.name().to_owned(), i)).collect();
-    Ok(WeightTable { weights, by_name, kv_scales: kv_scale::read(&files, spec)? })
+    Ok(WeightTable { weights, by_name, kv_scales: kv_scale::read(&files, spec)?, unread })
+}
+
+/// Everything that keeps the weights of `spec` from being found, where [`bind`] stops at the first.
+pub fn problems(checkpoint: &Checkpoint, spec: &ModelSpec) -> Vec<ModelError> {
+    let files = Files { checkpoint, mlx: MlxSettings::of_checkpoint(checkpoint) };
+    let (mut weights, mut problems) = (Vec::new(), Vec::new());
+    for weight in spec.weights() {
+        match bind_one(&files, spec, weight) {
+            Ok(bound) => weights.push(bound),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    problems.extend(unread::check(checkpoint, spec, &read_tensors(&weights)).err());
+    problems.extend(kv_scale::read(&files, spec).err());
+    problems
+}
+
+/// Names of all tensors that weights are made of.
+fn read_tensors<'w>(weights: &'w [BoundWeight]) -> HashSet<&'w str> {
+    weights.iter().flat_map(BoundWeight::tensor_names).collect()
 }
 
 impl<'c> WeightTable<'c> {
@@ -69,7 +93,7 @@ impl<'c> WeightTable<'c> {
 
     /// What a reader should know about how weights are held.
     pub fn notes(&self) -> Vec<String> {
-        self.weights.iter().filter_map(BoundWeight::note).collect()
+        self.weights.iter().filter_map(BoundWeight::note).chain(self.unread.clone()).collect()
     }
 
     /// What a KV cache of 8-bit floats divides by, for each attention layer in layer order; the MTP head's
@@ -122,7 +146,15 @@ impl BoundWeight<'_> {
     /// Bytes it takes in the files, scales included.
     pub fn stored_bytes(&self) -> u64 {
         let factors: u64 = self.factor_tensors.iter().map(|tensor| tensor.byte_len()).sum();
-        factors + self.spans().map(|span| span.range.end - span.range.start).sum::<u64>()
+        let whole: u64 = self.spans().map(|span| span.range.end - span.range.start).sum();
+        factors + self.picked(whole)
+    }
+
+    /// The share of a tensor's bytes that its picked rows take.
+    fn picked(&self, bytes: u64) -> u64 {
+        let Some(Pick { period, .. }) = self.picks.first() else { return bytes };
+        let taken: usize = self.picks.iter().map(|pick| pick.count).sum();
+        (u128::from(bytes) * taken as u128 / (*period).max(1) as u128) as u64
     }
 
     /// All parts, decoded to f32 and with their factors.

@@ -35,6 +35,17 @@ impl ModelSpec {
         Ok(spec)
     }
 
+    /// What a config says to a family, whatever it calls itself.
+    pub(crate) fn config_of(file: &str, config: &Value, family: &Family) -> Result<ModelSpec, ModelError> {
+        let outer = object(file, "config.json", config)?;
+        let fields = unwrapped(outer);
+        quantization::check_config(&outer)?;
+        quantization::check_config(&fields)?;
+        let spec = (family.config)(&fields)?;
+        spec.check(file)?;
+        Ok(spec)
+    }
+
     /// Sorts the stop tokens and drops those outside the vocabulary.
     pub(crate) fn settle_tokens(&mut self) {
         let vocab = self.vocab;

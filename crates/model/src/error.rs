@@ -86,6 +86,19 @@ pub enum ModelError {
         /// Shape found.
         got: String,
     },
+    /// A tensor that a model of this description does not have.
+    #[error(
+        "{file}: tensor `{tensor}` {problem}; \
+         the metadata and the tensors are of different models, take both from one release"
+    )]
+    Contradiction {
+        /// File or folder searched.
+        file: String,
+        /// Name of the tensor.
+        tensor: String,
+        /// What contradicts what, as the rest of a sentence.
+        problem: String,
+    },
     /// A tensor is stored in a form that is not read.
     #[error("{file}: tensor `{tensor}` {problem}; use the bf16 release or a GGUF file of this model")]
     UnsupportedTensor {

@@ -41,9 +41,10 @@ impl<'a> Fields<'a> {
         )
     }
 
-    /// A failure at a field.
+    /// A failure at a field, given by its name in the object or by its full name.
     pub fn bad(&self, field: &str, problem: impl Into<String>, remedy: &str) -> ModelError {
-        let (file, field) = (self.file.to_owned(), field.to_owned());
+        let full = self.get(&[field]).map_or_else(|| field.to_owned(), |(full, _)| full);
+        let (file, field) = (self.file.to_owned(), full);
         ModelError::BadField { file, field, problem: problem.into(), remedy: remedy.to_owned() }
     }
 
@@ -84,6 +85,13 @@ impl<'a> Fields<'a> {
     pub fn float(&self, names: &[&str]) -> Result<Option<f64>, ModelError> {
         let Some((field, value)) = self.get(names) else { return Ok(None) };
         json_number(value).map(Some).ok_or_else(|| self.mistyped(&field, "a number", value))
+    }
+
+    /// A finite number above zero, if given.
+    pub fn positive(&self, names: &[&str]) -> Result<Option<f64>, ModelError> {
+        let Some((field, value)) = self.get(names) else { return Ok(None) };
+        let number = json_number(value).filter(|number| number.is_finite() && *number > 0.0);
+        number.map(Some).ok_or_else(|| self.mistyped(&field, "a number above zero", value))
     }
 
     /// A truth value, if given.

@@ -46,6 +46,21 @@ impl ModelSpec {
         spec.check(file)?;
         Ok(spec)
     }
+
+    /// What GGUF metadata says to a family, whatever it calls itself; nothing where the family reads none.
+    pub(crate) fn gguf_of(
+        file: &str,
+        metadata: &GgufMetadata,
+        shape_of: &ShapeOf,
+        family: &'static Family,
+    ) -> Result<ModelSpec, ModelError> {
+        const KEY: &str = "general.architecture";
+        let architecture = metadata.str(KEY)?.ok_or_else(|| metadata.missing(KEY))?;
+        let read = family.read_gguf.ok_or_else(|| metadata.missing(KEY))?;
+        let spec = read(&GgufReader { file, metadata, architecture, family, shape_of })?;
+        spec.check(file)?;
+        Ok(spec)
+    }
 }
 
 impl GgufReader<'_> {

@@ -18,14 +18,16 @@ mod gguf;
 mod kv_scale;
 mod locate;
 mod names;
+mod nearest;
 mod presets;
 mod quantization;
 mod spec;
 mod storage;
 mod summary;
+mod unread;
 mod weights;
 
-pub use bind::{BoundWeight, WeightTable, bind};
+pub use bind::{BoundWeight, WeightTable, bind, problems};
 pub use build::BuildOptions;
 pub use check::{MAX_LAYERS, MAX_WIDTH};
 pub use counts::Parameters;
@@ -35,6 +37,7 @@ pub use export::{ExportTensor, turned_row};
 pub use families::{FAMILIES, Family};
 pub use gguf::ShapeOf;
 pub use names::{Part, Place, Transform};
+pub use nearest::{Nearest, nearest};
 pub use presets::{PRESETS, Preset};
 pub use spec::{
     AttentionSpec, CacheLayers, Factor, Half, LayerSpec, Mamba2Spec, Mixer, MlpSpec, ModelSpec, MoeSpec,

@@ -83,10 +83,10 @@ pub(crate) fn locate<'c>(
             }),
         };
     }
-    let mut usual = None;
+    let mut tried = Vec::new();
     for (name, spelling) in family.tensor_names(weight.place, weight.part) {
         let first = name.replace("{e}", "0");
-        usual.get_or_insert(first.clone());
+        tried.push(first.clone());
         let Some(tensor) = values_or_codes(checkpoint, &first) else { continue };
         if first == name {
             return Ok((vec![tensor], spelling.rows));
@@ -98,7 +98,14 @@ pub(crate) fn locate<'c>(
         let tensors = (0..weight.shape[0]).map(expert).collect::<Result<_, _>>()?;
         return Ok((tensors, spelling.rows));
     }
-    Err(missing(file(), usual.unwrap_or_default(), weight))
+    Err(missing(file(), likeliest(checkpoint, tried), weight))
+}
+
+/// Of the names a tensor may have, the one that begins as other tensors of the checkpoint do.
+fn likeliest(checkpoint: &Checkpoint, names: Vec<String>) -> String {
+    let start = |name: &str| name.split('.').next().map(str::to_owned);
+    let begins_alike = |name: &&String| checkpoint.tensors().any(|tensor| start(&tensor.name) == start(name));
+    names.iter().find(begins_alike).or(names.first()).cloned().unwrap_or_default()
 }
 
 fn missing(file: String, tensor: String, weight: &Weight) -> ModelError {

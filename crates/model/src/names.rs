@@ -161,6 +161,11 @@ static NAMES: &[Names] = &[
 ];
 
 impl Part {
+    /// Every part.
+    pub(crate) fn all() -> impl Iterator<Item = Part> {
+        NAMES.iter().map(|row| row.part)
+    }
+
     /// The part's row; every part has one.
     pub(crate) fn names(self) -> &'static Names {
         let row = NAMES.iter().find(|row| row.part == self);

@@ -78,8 +78,12 @@ impl SnapshotFolder {
     /// Adds a file to the index if it is of this model and whole as far as its length tells.
     fn list(&mut self, path: &Path) -> Result<(), String> {
         let name = path.file_stem().and_then(|name| name.to_str()).ok_or("its name is not text")?;
+        let about = fs::metadata(path).map_err(|error| error.to_string())?;
+        // Opening a pipe would wait for somebody who writes into it.
+        if !about.is_file() {
+            return Err("it is not a regular file".to_owned());
+        }
         let mut file = File::open(path).map_err(|error| error.to_string())?;
-        let about = file.metadata().map_err(|error| error.to_string())?;
         let mut header = [0; SnapshotHeader::BYTES];
         file.read_exact(&mut header).map_err(|_| "it is too short for a snapshot")?;
         let header = SnapshotHeader::read(&header).map_err(|error| error.to_string())?;
@@ -192,4 +196,27 @@ fn digests(tokens: &[u32]) -> Vec<u64> {
 /// The name for a snapshot that nobody names: one for each text of each model.
 pub fn name_of(model: Fingerprint, tokens: &[u32]) -> String {
     format!("{model}-{:016x}", digest(tokens))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_pipe_and_a_folder_are_passed_over() {
+        let folder = std::env::temp_dir().join(format!("mambo-snapshots-{}", std::process::id()));
+        fs::create_dir_all(folder.join("b.snapshot")).unwrap();
+        assert!(Command::new("mkfifo").arg(folder.join("a.snapshot")).status().unwrap().success());
+        fs::write(folder.join("c.snapshot"), "short").unwrap();
+        let (opened, mut notes) = SnapshotFolder::open(&folder, Fingerprint(1)).unwrap();
+        notes.sort();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(opened.files().count(), 0);
+        let ends = ["it is not a regular file", "it is not a regular file", "it is too short for a snapshot"];
+        assert!(
+            notes.len() == 3 && notes.iter().zip(ends).all(|(note, end)| note.ends_with(end)),
+            "{notes:?}"
+        );
+    }
 }

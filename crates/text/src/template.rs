@@ -236,7 +236,9 @@ fn without_masks(source: &str) -> String {
     let mut output = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(end) = rest[start..].find("%}").map(|at| start + at) else { break };
+        // In `{%}` the sign belongs to the beginning alone.
+        let inside = start + 2;
+        let Some(end) = rest[inside..].find("%}").map(|at| inside + at) else { break };
         let tag = &rest[start..end];
         let word = tag[2..].trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
         output.push_str(&rest[..start]);

@@ -263,3 +263,12 @@ fn the_time_comes_from_the_request_or_the_given_clock() {
     request.now_unix_s = Some(0);
     assert_eq!(template.render(&request).unwrap(), "1970-01-01");
 }
+
+#[test]
+fn half_a_tag_is_no_tag() {
+    for source in ["{%}", "a {%} b", "{%", "{%-}", "{%%}", "%}{%"] {
+        if let Ok(template) = ChatTemplate::new("half", source) {
+            let _ = template.render(&ChatRequest::new(vec![json!({"role": "user", "content": "u"})]));
+        }
+    }
+}

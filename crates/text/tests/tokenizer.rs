@@ -187,6 +187,15 @@ fn broken_json_files_are_errors() {
     assert!(with(|f| f["model"]["merges"][5] = json!(["Once", "Once"])).contains("merge 5"));
     assert!(with(|f| f["model"]["vocab"]["Once"] = json!(4_000_000_000u32)).contains("4000000000"));
     assert!(with(|f| f["model"]["vocab"] = json!([1])).contains("model.vocab"));
+    let around = |piece: Value| json!({"type": "TemplateProcessing", "single": [piece], "pair": [], "special_tokens": {}});
+    let refused = |piece: Value| {
+        let mut file: Value = serde_json::from_str(JSON).unwrap();
+        file["post_processor"] = around(piece);
+        Tokenizer::from_json(&file.to_string(), None).unwrap_err().to_string()
+    };
+    assert!(refused(json!({"SpecialToken": {"id": "<x>", "type_id": 0}})).contains("'<x>'"));
+    assert!(refused(json!({"Sequence": {"id": "B", "type_id": 0}})).contains("text 'B'"));
+    assert!(with(|f| f["model"]["dropout"] = json!(0.1)).contains("`model.dropout` is 0.1"));
     assert!(
         with(|f| {
             f["decoder"] = json!({"type": "WordPiece"});

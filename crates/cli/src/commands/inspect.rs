@@ -3,7 +3,7 @@
 use anyhow::{Error, Result};
 use clap::Args;
 use mambo_engine::human_bytes;
-use mambo_model::ModelError;
+use mambo_model::{ModelError, Nearest, nearest};
 use mambo_runtime::{Described, RuntimeError};
 use serde_json::{Value, json};
 
@@ -57,18 +57,24 @@ fn foreign(args: &InspectArgs, error: Error) -> Result<(Value, String)> {
         return Err(error);
     };
     let files = open::files(name)?;
+    let nearest = nearest(&files);
     let mut report = json!({
         "model": files.source(),
         "format": files.format().to_string(),
         "has_weights": files.tensors().next().is_some(),
         "architecture": architecture,
         "types": histogram(files.tensors().map(stored_type)),
+        "nearest": nearest.as_ref().map(|near| json!({
+            "family": near.family, "known_tensors": near.known, "tensors": near.tensors,
+            "unknown": near.unknown, "problems": near.problems,
+        })),
         "notes": [error.to_string()],
     });
     let mut text = format!(
-        "{}\nformat      {}\nmodel       {architecture}, which mambo does not run\nnote        {error}\n\n{}",
+        "{}\nformat      {}\nmodel       {architecture}, which mambo does not run\n{}note        {error}\n\n{}",
         files.source(),
         files.format(),
+        nearest_text(nearest.as_ref()),
         type_table(&report),
     );
     if args.tensors {
@@ -76,6 +82,40 @@ fn foreign(args: &InspectArgs, error: Error) -> Result<(Value, String)> {
         text += &format!("\n{}", tensor_table(&report));
     }
     Ok((report, text))
+}
+
+/// What the files lack to be of a family that is known.
+fn nearest_text(nearest: Option<&Nearest>) -> String {
+    let Some(Nearest { family, known, tensors, unknown, problems }) = nearest else {
+        return "nearest     no family: the tensors have names of their own\n".to_owned();
+    };
+    let known = if known == tensors { "all".to_owned() } else { format!("{known} of") };
+    let mut text =
+        format!("nearest     the family {family}, which knows the names of {known} {tensors} tensors\n");
+    if let Some(unknown) = unknown {
+        text += &format!("unknown     {unknown}\n");
+    }
+    if problems.is_empty() && unknown.is_none() {
+        text += &format!(
+            "            nothing is missing that can be seen; if its mathematics are those of {family}, \
+             name it so in the metadata\n"
+        );
+    }
+    text + &problems_text(problems.iter().map(String::as_str))
+}
+
+/// The first problems, and how many more there are.
+fn problems_text<'p>(problems: impl Iterator<Item = &'p str>) -> String {
+    const SHOWN: usize = 6;
+    let problems: Vec<&str> = problems.collect();
+    let mut text = String::new();
+    for (index, problem) in problems.iter().take(SHOWN).enumerate() {
+        text += &format!("{:<12}{problem}\n", if index == 0 { "problem" } else { "" });
+    }
+    match problems.len().saturating_sub(SHOWN) {
+        0 => text,
+        more => text + &format!("{:<12}and {more} more (`--json` lists all)\n", ""),
+    }
 }
 
 fn text(described: &Described, report: &Value, tensors: bool) -> String {
@@ -105,6 +145,7 @@ fn text(described: &Described, report: &Value, tensors: bool) -> String {
         spec.context.map_or("not said".to_owned(), |c| format!("{} tokens trained", grouped(c as u64)))
     );
     text += &tokenizer_text(report);
+    text += &problems_text(list(&report["problems"]).filter_map(Value::as_str));
     for note in list(&report["notes"]).filter_map(Value::as_str) {
         text += &format!("note        {note}\n");
     }
@@ -125,10 +166,17 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// `heads 64, head_dim 64` and so on, without what a model has not.
+/// `heads 64, head_dim 64` and so on, without what a model has not; of several mixers one after the other.
 fn sizes_text(sizes: &Value) -> String {
+    if let Some(mixers) = sizes.as_array() {
+        return mixers.iter().map(sizes_text).collect::<Vec<_>>().join(" + ");
+    }
     let parts = sizes.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null());
-    parts.map(|(name, v)| format!("{name} {v}")).collect::<Vec<_>>().join(", ")
+    let part = |(name, v): (&String, &Value)| match v.is_object() {
+        true => format!("{name} ({})", sizes_text(v)),
+        false => format!("{name} {v}"),
+    };
+    parts.map(part).collect::<Vec<_>>().join(", ")
 }
 
 fn layer_table(report: &Value) -> String {

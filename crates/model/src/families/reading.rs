@@ -97,22 +97,44 @@ pub(crate) fn layer_kinds<'a>(
 
 /// The sizes of attention.
 pub(crate) fn attention_dims(fields: &Fields) -> Result<AttentionDims, ModelError> {
-    let q_heads = fields.want_size(&["num_attention_heads"])?;
+    const HEADS: &str = "num_attention_heads";
+    let q_heads = fields.want_size(&[HEADS])?;
     let kv_heads = fields.size(&["num_key_value_heads"])?.unwrap_or(q_heads);
+    check_heads(fields, q_heads, kv_heads)?;
     let head_dim = match fields.size(&["head_dim"])? {
         Some(head_dim) => head_dim,
         None => {
             let hidden = fields.want_size(&["hidden_size"])?;
-            match q_heads > 0 && hidden.is_multiple_of(q_heads) {
-                true => hidden / q_heads,
-                false => {
-                    let problem = format!("is {q_heads}, which does not divide the hidden size {hidden}");
-                    return Err(fields.bad("num_attention_heads", problem, "give head_dim"));
-                }
+            if !hidden.is_multiple_of(q_heads) {
+                let problem = format!("is {q_heads}, which does not divide the hidden size {hidden}");
+                return Err(fields.bad(HEADS, problem, "give head_dim"));
             }
+            hidden / q_heads
         }
     };
     Ok(AttentionDims { q_heads, kv_heads, head_dim })
+}
+
+/// Refuses heads that cannot share keys and values evenly.
+pub(crate) fn check_heads(fields: &Fields, q_heads: usize, kv_heads: usize) -> Result<(), ModelError> {
+    if q_heads == 0 {
+        return Err(fields.bad("num_attention_heads", "is 0", "correct the file"));
+    }
+    check_groups(fields, ("num_key_value_heads", kv_heads), ("num_attention_heads", q_heads))
+}
+
+/// Layers given by their numbers, if they are.
+pub(crate) fn layer_numbers(fields: &Fields, name: &str) -> Result<Option<Vec<usize>>, ModelError> {
+    let Some((field, list)) = fields.list(&[name])? else { return Ok(None) };
+    let depth = depth(fields)?;
+    let number = |(index, value): (usize, &Value)| match value.as_u64() {
+        Some(layer) if layer < depth as u64 => Ok(layer as usize),
+        _ => {
+            let wanted = format!("the number of a layer, 0 to {}", depth - 1);
+            Err(fields.mistyped(&format!("{field}[{index}]"), &wanted, value))
+        }
+    };
+    list.iter().enumerate().map(number).collect::<Result<_, _>>().map(Some)
 }
 
 /// Attention with rotary positions and nothing else.
@@ -140,8 +162,10 @@ pub(crate) fn rope(
     partial: f64,
 ) -> Result<Rope, ModelError> {
     let mut prefix = String::new();
-    let mut own = object(fields, "rope_parameters", &mut prefix)
-        .or_else(|| object(fields, "rope_scaling", &mut prefix));
+    let mut own = match object(fields, "rope_parameters", &mut prefix)? {
+        Some(map) => Some(map),
+        None => object(fields, "rope_scaling", &mut prefix)?,
+    };
     if let (Some(map), Some(kind)) = (own, kind)
         && let Some(nested) = map.get(kind).and_then(Value::as_object)
     {
@@ -162,12 +186,16 @@ pub(crate) fn rope(
     }
     let share = all.float(&["partial_rotary_factor"])?.unwrap_or(partial);
     let rotary = (head_dim as f64 * share) as usize;
+    if share == 1.0 && !head_dim.is_multiple_of(2) {
+        let problem = format!("is {head_dim}, but rotary positions turn channels in pairs");
+        return Err(fields.bad("head_dim", problem, "correct the file"));
+    }
     if rotary == 0 || rotary > head_dim || !rotary.is_multiple_of(2) {
         let problem = format!("is {share}, which turns {rotary} of {head_dim} channels and cannot pair them");
         return Err(all.bad("partial_rotary_factor", problem, "correct the file"));
     }
     let scaling = match own {
-        Some(_) => scaling(fields, &all)?,
+        Some(_) => scaling(fields, &all, &prefix)?,
         None => RopeScaling::None,
     };
     Ok(Rope { head_dim, rotary, pairs: RopePairs::Halves, base, scaling, has_factors: false })
@@ -177,27 +205,25 @@ fn object<'a>(
     fields: &Fields<'a>,
     name: &str,
     prefix: &mut String,
-) -> Option<&'a serde_json::Map<String, Value>> {
-    let map = fields.get(&[name])?.1.as_object()?;
-    *prefix = format!("{name}.");
-    Some(map)
+) -> Result<Option<&'a serde_json::Map<String, Value>>, ModelError> {
+    let Some((field, value)) = fields.get(&[name]) else { return Ok(None) };
+    let map = value.as_object().ok_or_else(|| fields.mistyped(&field, "an object", value))?;
+    *prefix = format!("{field}.");
+    Ok(Some(map))
 }
 
-fn scaling(outer: &Fields, fields: &Fields) -> Result<RopeScaling, ModelError> {
+/// How frequencies are scaled; `prefix` is what messages put before the names of `fields`.
+fn scaling(outer: &Fields, fields: &Fields, prefix: &str) -> Result<RopeScaling, ModelError> {
     let number = |name: &'static str| -> Result<f64, ModelError> {
-        let value = fields.float(&[name])?.ok_or_else(|| fields.missing(&[name]))?;
-        match value.is_finite() && value > 0.0 {
-            true => Ok(value),
-            false => {
-                Err(fields.bad(name, format!("is {value}, expected a number above zero"), "correct the file"))
-            }
-        }
+        let missing =
+            || ModelError::MissingField { file: outer.file().to_owned(), field: format!("{prefix}{name}") };
+        fields.positive(&[name])?.ok_or_else(missing)
     };
-    let or = |name: &'static str, absent: f64| match fields.get(&[name]) {
-        Some(_) => number(name),
-        None => Ok(absent),
+    let or = |name: &'static str, absent: f64| -> Result<f64, ModelError> {
+        Ok(fields.positive(&[name])?.unwrap_or(absent))
     };
-    match fields.text(&["rope_type", "type"])?.unwrap_or("default") {
+    const TYPES: &[&str] = &["rope_type", "type"];
+    match fields.text(TYPES)?.unwrap_or("default") {
         // Sections of positions in pictures; text has one position, which all of them take.
         "default" | "mrope" => Ok(RopeScaling::None),
         "linear" => Ok(RopeScaling::Linear { factor: number("factor")? }),
@@ -231,7 +257,38 @@ fn scaling(outer: &Fields, fields: &Fields) -> Result<RopeScaling, ModelError> {
         }
         other => {
             let problem = format!("is `{other}`, but only default, linear, llama3 and yarn are supported");
-            Err(fields.bad("rope_type", problem, REMEDY))
+            let field = fields.get(TYPES).map_or_else(String::new, |(field, _)| field);
+            Err(fields.bad(&field, problem, REMEDY))
+        }
+    }
+}
+
+/// How many experts each token gets.
+pub(crate) fn experts_per_token(
+    fields: &Fields,
+    names: &[&str],
+    experts: usize,
+) -> Result<usize, ModelError> {
+    let top_k = fields.want_size(names)?;
+    if top_k == 0 || top_k > experts {
+        let field = fields.get(names).map_or_else(String::new, |(field, _)| field);
+        let problem = format!("is {top_k}, but every token takes 1 to all {experts} experts");
+        return Err(fields.bad(&field, problem, "correct the file"));
+    }
+    Ok(top_k)
+}
+
+/// Refuses groups of heads of different sizes.
+pub(crate) fn check_groups(
+    fields: &Fields,
+    (field, groups): (&str, usize),
+    (of, heads): (&str, usize),
+) -> Result<(), ModelError> {
+    match groups > 0 && heads.is_multiple_of(groups) {
+        true => Ok(()),
+        false => {
+            let problem = format!("is {groups}, which does not divide the {heads} of {of}");
+            Err(fields.bad(field, problem, "correct the file"))
         }
     }
 }
@@ -247,6 +304,7 @@ pub(crate) fn refuse(fields: &Fields, name: &'static str, what: &str) -> Result<
 /// Refuses another activation than these.
 pub(crate) fn activation(fields: &Fields, names: &[&str], wanted: &[&str]) -> Result<(), ModelError> {
     let Some(activation) = fields.text(names)?.filter(|name| !wanted.contains(name)) else { return Ok(()) };
-    let problem = format!("is `{activation}`, but only `{}` is supported", wanted.join("` and `"));
-    Err(fields.bad(names[0], problem, REMEDY))
+    let problem = format!("is `{activation}`, but only `{}` is supported", wanted.join("` or `"));
+    let field = fields.get(names).map_or_else(String::new, |(field, _)| field);
+    Err(fields.bad(&field, problem, REMEDY))
 }

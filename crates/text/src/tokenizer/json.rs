@@ -19,6 +19,8 @@ struct File {
     #[serde(default)]
     pre_tokenizer: Value,
     #[serde(default)]
+    post_processor: Value,
+    #[serde(default)]
     decoder: Value,
     #[serde(default)]
     added_tokens: Vec<Added>,
@@ -38,6 +40,8 @@ struct Model {
     continuing_subword_prefix: Option<String>,
     #[serde(default)]
     byte_fallback: bool,
+    #[serde(default)]
+    dropout: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -107,6 +111,13 @@ fn check(file: File) -> Result<()> {
     if let Some(found) = file.model.continuing_subword_prefix.filter(|prefix| !prefix.is_empty()) {
         return Err(TextError::UnsupportedTokenizer { field: "model.continuing_subword_prefix", found });
     }
+    // Training left out merges at random; the same text would have other tokens each time.
+    if let Some(dropout) = file.model.dropout.filter(|dropout| *dropout != 0.0) {
+        return Err(broken(format!(
+            "`model.dropout` is {dropout}, which only training uses: set it to null"
+        )));
+    }
+    check_template(&file.post_processor)?;
     let vocab: HashMap<String, u32> = serde_json::from_value(file.model.vocab)
         .map_err(|error| broken(format!("`model.vocab` must map tokens to ids: {error}")))?;
     let ids = vocab.values().copied().chain(file.added_tokens.iter().map(|token| token.id));
@@ -127,6 +138,26 @@ fn check(file: File) -> Result<()> {
         && !file.added_tokens.iter().any(|token| token.content == unk)
     {
         return Err(broken(format!("`model.unk_token` '{unk}' is not a token")));
+    }
+    Ok(())
+}
+
+/// The library looks tokens of a template up without asking whether they are there, and takes the second text of a
+/// pair where there is one text only.
+fn check_template(processor: &Value) -> Result<()> {
+    let Some(template) = part_of(processor, "TemplateProcessing") else { return Ok(()) };
+    for piece in template["single"].as_array().into_iter().flatten() {
+        let token = piece["SpecialToken"]["id"].as_str();
+        if let Some(token) = token.filter(|token| template["special_tokens"].get(token).is_none()) {
+            return Err(broken(format!(
+                "`post_processor.single` names '{token}', which is no special token"
+            )));
+        }
+        if let Some(text) = piece["Sequence"]["id"].as_str().filter(|text| *text != "A") {
+            return Err(broken(format!(
+                "`post_processor.single` names text '{text}', but there is only 'A'"
+            )));
+        }
     }
     Ok(())
 }

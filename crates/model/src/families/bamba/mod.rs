@@ -3,7 +3,9 @@
 use mambo_kernel::{Activation, Attention};
 
 use super::Family;
-use super::reading::{activation, attention_dims, depth, epsilon, layer_kinds, refuse, rope, spec};
+use super::reading::{
+    activation, attention_dims, depth, epsilon, layer_kinds, layer_numbers, refuse, rope, spec,
+};
 use super::spelling::{MAMBA, TRANSFORMER};
 use super::{falcon_h1, granite};
 use crate::error::ModelError;
@@ -36,10 +38,10 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     let mixer = granite::mamba(fields)?;
     let mlp = MlpSpec { width: fields.want_size(&["intermediate_size"])?, gate: Some(Activation::Silu) };
     let kinds = layer_kinds(fields, &["mamba", "linear_attention", "attention", "full_attention"])?;
-    let listed = fields.list(&["attn_layer_indices"])?;
+    let listed = layer_numbers(fields, "attn_layer_indices")?;
     let is_attention = |index: usize| match (&kinds, &listed) {
         (Some(kinds), _) => kinds[index].ends_with("attention") && kinds[index] != "linear_attention",
-        (None, Some((_, list))) => list.iter().any(|value| value.as_u64() == Some(index as u64)),
+        (None, Some(list)) => list.contains(&index),
         (None, None) => false,
     };
     let eps = epsilon(fields, 1e-5)?;

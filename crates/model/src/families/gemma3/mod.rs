@@ -3,7 +3,9 @@
 use mambo_kernel::{Activation, Attention, AttentionDims, RopeScaling};
 
 use super::Family;
-use super::reading::{self, Sizes, activation, depth, epsilon, layer_kinds, of_sizes, refuse, rope};
+use super::reading::{
+    self, Sizes, activation, check_heads, depth, epsilon, layer_kinds, of_sizes, refuse, rope,
+};
 use super::spelling::{TRANSFORMER, Table, names};
 use crate::error::ModelError;
 use crate::fields::Fields;
@@ -54,9 +56,10 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     let head_dim = fields.size(&["head_dim"])?.unwrap_or(HEAD_DIM);
     let q_heads = fields.size(&["num_attention_heads"])?.unwrap_or(HEADS[0]);
     let kv_heads = fields.size(&["num_key_value_heads"])?.unwrap_or(HEADS[1]);
+    check_heads(fields, q_heads, kv_heads)?;
     let dims = AttentionDims { q_heads, kv_heads, head_dim };
-    let scalar = fields.float(&["query_pre_attn_scalar"])?.unwrap_or(HEAD_DIM as f64);
-    let soft_cap = fields.float(&["attn_logit_softcapping"])?.map(|cap| cap as f32);
+    let scalar = fields.positive(&["query_pre_attn_scalar"])?.unwrap_or(HEAD_DIM as f64);
+    let soft_cap = fields.positive(&["attn_logit_softcapping"])?.map(|cap| cap as f32);
     let plain = Attention { scale: scalar.powf(-0.5) as f32, soft_cap, ..Attention::plain(dims) };
 
     let mut global = rope(fields, head_dim, Some("full_attention"), 1.0)?;
@@ -85,7 +88,7 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     let mut spec = of_sizes(fields, FAMILY.name, Sizes { hidden, vocab, norm_eps: eps }, layers)?;
     spec.tied_embeddings = fields.flag(&["tie_word_embeddings"])?.unwrap_or(true);
     spec.factors = vec![Factor::all(Part::Embed, (hidden as f64).sqrt() as f32)];
-    spec.logit_cap = fields.float(&["final_logit_softcapping"])?.map(|cap| cap as f32);
+    spec.logit_cap = fields.positive(&["final_logit_softcapping"])?.map(|cap| cap as f32);
     Ok(spec)
 }
 

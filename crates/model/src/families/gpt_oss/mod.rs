@@ -3,7 +3,7 @@
 use mambo_kernel::{Activation, RouteDims, Scoring};
 
 use super::Family;
-use super::reading::{attention, depth, epsilon, layer_kinds, spec, window};
+use super::reading::{attention, depth, epsilon, experts_per_token, layer_kinds, spec, window};
 use super::spelling::{Spelling, StoredRows, TRANSFORMER, Table, whole};
 use crate::error::ModelError;
 use crate::fields::Fields;
@@ -65,11 +65,12 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     let kinds = layer_kinds(fields, &["full_attention", "sliding_attention"])?;
     let alpha = fields.float(&["swiglu_alpha"])?.map_or(ALPHA, |alpha| alpha as f32);
     let limit = fields.float(&["swiglu_limit"])?.map_or(LIMIT, |limit| limit as f32);
+    let experts = fields.want_size(&["num_local_experts", "num_experts"])?;
     let moe = MoeSpec {
         route: RouteDims {
             scoring: Scoring::Softmax,
-            experts: fields.want_size(&["num_local_experts", "num_experts"])?,
-            top_k: fields.want_size(&["num_experts_per_tok", "experts_per_token"])?,
+            experts,
+            top_k: experts_per_token(fields, &["num_experts_per_tok", "experts_per_token"], experts)?,
             groups: 1,
             top_groups: 1,
             normalize: true,

@@ -3,7 +3,9 @@
 use mambo_kernel::{Activation, Attention, RouteDims, Scoring, SsmDims};
 
 use super::Family;
-use super::reading::{activation, attention_dims, epsilon, layer_kinds, refuse, rope, spec};
+use super::reading::{
+    activation, attention_dims, check_groups, epsilon, experts_per_token, layer_kinds, refuse, rope, spec,
+};
 use super::spelling::{MAMBA, TRANSFORMER, Table, half, whole};
 use crate::error::ModelError;
 use crate::fields::Fields;
@@ -40,9 +42,16 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     refuse(fields, "mamba_proj_bias", "a bias in the mixer's projections")?;
     let has_bias = fields.flag(&["attention_bias"])?.unwrap_or(false);
     let dims = attention_dims(fields)?;
-    let has_positions = fields.text(&["position_embedding_type"])? == Some("rope");
-    let rope = if has_positions { Some(rope(fields, dims.head_dim, None, 1.0)?) } else { None };
-    let multiplier = |name| Ok::<_, ModelError>(fields.float(&[name])?.unwrap_or(1.0) as f32);
+    const POSITIONS: &str = "position_embedding_type";
+    let rope = match fields.text(&[POSITIONS])? {
+        Some("rope") => Some(rope(fields, dims.head_dim, None, 1.0)?),
+        None | Some("nope") => None,
+        Some(other) => {
+            let problem = format!("is `{other}`, but only `rope` or `nope` is supported");
+            return Err(fields.bad(POSITIONS, problem, "use a checkpoint of the released family"));
+        }
+    };
+    let multiplier = |name| Ok::<_, ModelError>(fields.positive(&[name])?.unwrap_or(1.0) as f32);
     let attention = AttentionSpec {
         attention: Attention { scale: multiplier("attention_multiplier")?, ..Attention::plain(dims) },
         rope,
@@ -87,6 +96,7 @@ pub(super) fn mamba(fields: &Fields) -> Result<Mamba2Spec, ModelError> {
         return Err(fields.bad("mamba_n_heads", problem, "correct the file"));
     }
     let groups = fields.size(&["mamba_n_groups"])?.unwrap_or(1);
+    check_groups(fields, ("mamba_n_groups", groups), ("mamba_n_heads", heads))?;
     let dims = SsmDims {
         heads,
         head_dim,
@@ -109,7 +119,7 @@ fn feed_forward(fields: &Fields) -> Result<Mixer, ModelError> {
         route: RouteDims {
             scoring: Scoring::Softmax,
             experts,
-            top_k: fields.want_size(&["num_experts_per_tok"])?,
+            top_k: experts_per_token(fields, &["num_experts_per_tok"], experts)?,
             groups: 1,
             top_groups: 1,
             normalize: true,

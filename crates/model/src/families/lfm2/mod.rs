@@ -3,7 +3,7 @@
 use mambo_kernel::{Activation, RouteDims, Scoring};
 
 use super::Family;
-use super::reading::{attention, depth, epsilon, layer_kinds, spec};
+use super::reading::{attention, depth, epsilon, experts_per_token, layer_kinds, layer_numbers, spec};
 use super::spelling::{TRANSFORMER, Table, names};
 use crate::error::ModelError;
 use crate::fields::Fields;
@@ -46,10 +46,10 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
         has_bias: fields.flag(&["conv_bias"])?.unwrap_or(false),
     };
     let kinds = layer_kinds(fields, &["conv", "full_attention"])?;
-    let listed = fields.list(&["full_attn_idxs"])?;
+    let listed = layer_numbers(fields, "full_attn_idxs")?;
     let is_attention = |index: usize| match (&kinds, &listed) {
         (Some(kinds), _) => kinds[index] == "full_attention",
-        (None, Some((_, list))) => list.iter().any(|value| value.as_u64() == Some(index as u64)),
+        (None, Some(list)) => list.contains(&index),
         (None, None) => true,
     };
     let eps = epsilon(fields, 1e-5)?;
@@ -82,11 +82,12 @@ fn mlp(fields: &Fields) -> Result<Mixer, ModelError> {
 }
 
 fn experts(fields: &Fields) -> Result<Mixer, ModelError> {
+    let experts = fields.want_size(&["num_experts"])?;
     Ok(Mixer::Moe(MoeSpec {
         route: RouteDims {
             scoring: Scoring::Sigmoid,
-            experts: fields.want_size(&["num_experts"])?,
-            top_k: fields.want_size(&["num_experts_per_tok"])?,
+            experts,
+            top_k: experts_per_token(fields, &["num_experts_per_tok"], experts)?,
             groups: 1,
             top_groups: 1,
             normalize: fields.flag(&["norm_topk_prob"])?.unwrap_or(true),

@@ -4,7 +4,7 @@ use mambo_kernel::SsmDims;
 use serde_json::Value;
 
 use super::Family;
-use super::reading::{Sizes, of_sizes, refuse};
+use super::reading::{Sizes, check_groups, of_sizes, refuse};
 use super::spelling::ORIGINAL_MAMBA;
 use crate::check::MAX_LAYERS;
 use crate::error::ModelError;
@@ -48,7 +48,12 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
         return Err(fields.bad("head_dim", problem, "correct the file"));
     }
     let heads = own.size(&["num_heads"])?.unwrap_or(inner / head_dim);
+    if heads.checked_mul(head_dim) != Some(inner) {
+        let problem = format!("is {heads}, which times heads of {head_dim} is not the inner width {inner}");
+        return Err(own.bad("num_heads", problem, "correct the file"));
+    }
     let groups = own.size(&["n_groups", "ngroups"])?.unwrap_or(1);
+    check_groups(&own, ("n_groups", groups), ("num_heads", heads))?;
     let dims = SsmDims {
         heads,
         head_dim,

@@ -4,7 +4,7 @@ use mambo_kernel::{Activation, RouteDims, Scoring};
 
 use super::Family;
 use super::qwen2::windows;
-use super::reading::{activation, attention, epsilon, spec};
+use super::reading::{activation, attention, epsilon, experts_per_token, layer_numbers, spec};
 use super::spelling::{EXPERTS, TRANSFORMER};
 use crate::error::ModelError;
 use crate::fields::Fields;
@@ -43,10 +43,7 @@ pub(super) fn feed_forward(fields: &Fields, index: usize) -> Result<Mixer, Model
     const EXPERTS: &[&str] = &["num_experts", "num_local_experts"];
     let experts = fields.size(EXPERTS)?.unwrap_or(0);
     let every = fields.size(&["decoder_sparse_step"])?.unwrap_or(1).max(1);
-    let excepted = match fields.list(&["mlp_only_layers"])? {
-        Some((_, list)) => list.iter().any(|value| value.as_u64() == Some(index as u64)),
-        None => false,
-    };
+    let excepted = layer_numbers(fields, "mlp_only_layers")?.is_some_and(|layers| layers.contains(&index));
     if experts == 0 || excepted || !(index + 1).is_multiple_of(every) {
         let width = fields.want_size(&["intermediate_size"])?;
         return Ok(Mixer::Mlp(MlpSpec { width, gate: Some(Activation::Silu) }));
@@ -57,7 +54,7 @@ pub(super) fn feed_forward(fields: &Fields, index: usize) -> Result<Mixer, Model
         route: RouteDims {
             scoring: Scoring::Softmax,
             experts,
-            top_k: fields.want_size(&["num_experts_per_tok"])?,
+            top_k: experts_per_token(fields, &["num_experts_per_tok"], experts)?,
             groups: 1,
             top_groups: 1,
             normalize: fields.flag(&["norm_topk_prob"])?.unwrap_or(shared_width.is_some()),

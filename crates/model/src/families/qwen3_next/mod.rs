@@ -5,7 +5,9 @@ use mambo_kernel::{Attention, SsmDims};
 
 use super::Family;
 use super::qwen3::feed_forward;
-use super::reading::{activation, attention_dims, depth, epsilon, layer_kinds, refuse, rope, spec};
+use super::reading::{
+    activation, attention_dims, check_groups, depth, epsilon, layer_kinds, refuse, rope, spec,
+};
 use super::spelling::{EXPERTS, Pick, Spelling, StoredRows, TRANSFORMER, Table, whole};
 use crate::error::ModelError;
 use crate::fields::Fields;
@@ -123,6 +125,7 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
         groups: fields.want_size(&["linear_num_key_heads"])?,
         taps: fields.size(&["linear_conv_kernel_dim"])?.unwrap_or(4),
     };
+    check_groups(fields, ("linear_num_key_heads", delta.groups), ("linear_num_value_heads", delta.heads))?;
     let kinds = layer_kinds(fields, &["linear_attention", "full_attention"])?;
     let interval = fields.size(&["full_attention_interval"])?.unwrap_or(INTERVAL).max(1);
     let is_attention = |index: usize| match &kinds {

@@ -1,0 +1,13 @@
+//! Any bytes as a session's file: refused, or whole and of the length that its header says.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mambo_engine::{Snapshot, SnapshotHeader};
+
+fuzz_target!(|bytes: &[u8]| {
+    let header = SnapshotHeader::read(bytes);
+    let Ok(snapshot) = Snapshot::from_bytes(bytes) else { return };
+    let header = header.expect("what is whole has a header");
+    assert_eq!((header.tokens, header.file_bytes), (snapshot.tokens().len(), bytes.len() as u64));
+    assert!(snapshot.bytes() <= bytes.len());
+});
