@@ -14,8 +14,9 @@ pub(crate) struct Source {
 }
 
 /// Headers that every kernel may include.
-pub(crate) const HEADERS: [(&str, &str); 2] = [
+pub(crate) const HEADERS: [(&str, &str); 3] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
+    ("round.cuh", include_str!("../kernels/round.cuh")),
     ("unpack.cuh", include_str!("../kernels/unpack.cuh")),
 ];
 
