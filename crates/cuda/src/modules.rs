@@ -144,6 +144,11 @@ impl Modules {
         Ok(function)
     }
 
+    /// Makes sure that a launch whose module was prepared only has to be queued.
+    pub fn find(&mut self, launch: &Launch) -> Result<(), BackendError> {
+        if launch.is_empty() { Ok(()) } else { self.function(&launch.kernel, launch.shared_bytes).map(drop) }
+    }
+
     /// Queues a launch whose module was prepared. It may start before what was queued before it has ended, up to its
     /// own wait, if `overlapping`.
     pub fn launch(
