@@ -14,10 +14,14 @@ pub(crate) struct Source {
 }
 
 /// Headers that every kernel may include.
-pub(crate) const HEADERS: [(&str, &str); 3] = [
+pub(crate) const HEADERS: [(&str, &str); 7] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("round.cuh", include_str!("../kernels/round.cuh")),
     ("unpack.cuh", include_str!("../kernels/unpack.cuh")),
+    ("mma.cuh", include_str!("../kernels/mma.cuh")),
+    ("ssm.cuh", include_str!("../kernels/ssm.cuh")),
+    ("ssm_chunk.cuh", include_str!("../kernels/ssm_chunk.cuh")),
+    ("attention.cuh", include_str!("../kernels/attention.cuh")),
 ];
 
 impl Source {
