@@ -18,15 +18,6 @@
 #define EPILOGUE_RELU2 1
 #define EPILOGUE_RESIDUAL 2
 
-// Rows that are multiplied with the same weights. Without experts these are consecutive, from `first`; with experts
-// they are those that the sorted list names from `first`.
-struct RowTile {
-    u32 expert;
-    u32 first;
-    u32 count;
-    u32 unused;
-};
-
 DEVICE u32 slice_start(u32 slice, u32 col_tiles) {
     return slice * col_tiles / SLICES;
 }

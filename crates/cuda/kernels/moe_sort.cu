@@ -6,13 +6,6 @@
 
 #define WARPS 32
 
-struct RowTile {
-    u32 expert;
-    u32 first;
-    u32 count;
-    u32 unused;
-};
-
 DEVICE u32 pair_expert(const MoeSortParams& p, u32 pair) {
     return (u32)i32_row(p.ids, pair / p.ids.cols)[pair % p.ids.cols];
 }
@@ -74,7 +67,7 @@ KERNEL __launch_bounds__(32 * WARPS) moe_sort(const __grid_constant__ MoeSortPar
             u32 row = rows + row_end - count, tile = tiles + tile_end - needed;
             if (expert < p.experts) totals[expert] = row;
             for (u32 i = 0; i < needed; i++)
-                ((RowTile*)p.row_tiles)[tile + i] = {expert, row + i * p.tile_rows, min(count - i * p.tile_rows, p.tile_rows), 0};
+                p.row_tiles[tile + i] = {expert, row + i * p.tile_rows, min(count - i * p.tile_rows, p.tile_rows), 0};
             rows += __shfl_sync(ALL_LANES, row_end, 31);
             tiles += __shfl_sync(ALL_LANES, tile_end, 31);
         }

@@ -14,9 +14,14 @@ pub(crate) struct Source {
 }
 
 /// Headers that every kernel may include.
-pub(crate) const HEADERS: [(&str, &str); 2] = [
+pub(crate) const HEADERS: [(&str, &str); 7] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
+    ("fragments.cuh", include_str!("../kernels/fragments.cuh")),
+    ("matmul.cuh", include_str!("../kernels/matmul.cuh")),
+    ("mma.cuh", include_str!("../kernels/mma.cuh")),
+    ("stored.cuh", include_str!("../kernels/stored.cuh")),
     ("unpack.cuh", include_str!("../kernels/unpack.cuh")),
+    ("wgmma.cuh", include_str!("../kernels/wgmma.cuh")),
 ];
 
 impl Source {
