@@ -14,10 +14,11 @@ pub(crate) struct Source {
 }
 
 /// Headers that every kernel may include.
-pub(crate) const HEADERS: [(&str, &str); 7] = [
+pub(crate) const HEADERS: [(&str, &str); 8] = [
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("fragments.cuh", include_str!("../kernels/fragments.cuh")),
     ("matmul.cuh", include_str!("../kernels/matmul.cuh")),
+    ("matmul_tile.cuh", include_str!("../kernels/matmul_tile.cuh")),
     ("mma.cuh", include_str!("../kernels/mma.cuh")),
     ("stored.cuh", include_str!("../kernels/stored.cuh")),
     ("unpack.cuh", include_str!("../kernels/unpack.cuh")),
