@@ -90,9 +90,9 @@ pub struct ModelArgs {
     /// Most tokens of a conversation, prompt and answer together
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
-    /// Threads to use, one for each core at most; all cores if left out
-    #[arg(short, long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// Where it runs.
+    #[command(flatten)]
+    pub place: BackendArgs,
     /// How caches are stored.
     #[command(flatten)]
     pub cache: CacheArgs,
@@ -106,6 +106,39 @@ impl ModelArgs {
     pub fn load_options(&self) -> LoadOptions {
         LoadOptions { context_tokens: self.context, step_tokens: self.chunk, ..self.cache.load_options() }
     }
+}
+
+/// Where a model runs.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct BackendArgs {
+    /// Where the model runs: cpu, cuda (an NVIDIA GPU), or auto for the GPU if there is one that the model fits on
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub backend: BackendName,
+    /// Number of the GPU, counted from 0
+    #[arg(long, value_name = "N")]
+    pub device: Option<usize>,
+    /// Threads of the CPU to use, one for each core at most; all cores if left out. With it, auto is the CPU
+    #[arg(short, long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+impl BackendArgs {
+    /// The CPU with so many threads.
+    pub fn cpu(threads: Option<usize>) -> BackendArgs {
+        BackendArgs { backend: BackendName::Cpu, device: None, threads }
+    }
+}
+
+/// A backend by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendName {
+    /// The GPU if there is one that the model fits on, else the CPU
+    #[default]
+    Auto,
+    /// The CPU
+    Cpu,
+    /// An NVIDIA GPU
+    Cuda,
 }
 
 /// Which model to describe: weights need not be there.

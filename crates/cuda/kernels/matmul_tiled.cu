@@ -4,7 +4,6 @@
 // by 16-byte copies whichever rows they are; a warp loads its own weights to registers two tiles ahead.
 // Bytes: weights once per tile of rows, rows once per tile of outputs, nearly all from L2. FLOPs: 2 per weight and row.
 #include "matmul_tile.cuh"
-#include "mma.cuh"
 
 #define THREADS (32 * TILE_UNITS)
 #define STAGES 4
@@ -58,7 +57,7 @@ DEVICE void multiply_tile(const Fragment& weights, u32 stage_at, u32 lane, float
             load_matrices(at + (((chunk + 4) ^ row) << 4), b + 4);
 #pragma unroll
             for (int kk = 0; kk < 4; kk++)
-                mma_16x8x16<IS_BF16>(sums[part] + 4 * j, a + 4 * kk, b[2 * kk], b[2 * kk + 1]);
+                multiply_step(sums[part] + 4 * j, a + 4 * kk, b[2 * kk], b[2 * kk + 1]);
         }
 }
 

@@ -134,6 +134,11 @@ impl Stream {
         Ok(Stream { raw, context: Arc::clone(context) })
     }
 
+    /// Its device.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// Waits for what was queued.
     pub fn synchronize(&self, what: &str) -> Result<(), BackendError> {
         // SAFETY: the stream lives as long as `self`.

@@ -50,14 +50,14 @@ unsafe impl Send for Function {}
 /// Everything that was loaded.
 pub(crate) struct Modules {
     context: Arc<Context>,
-    compiler: Result<Compiler, CompileError>,
+    compiler: Compiler,
     arch: Arch,
     modules: HashMap<String, Module>,
     functions: HashMap<(String, &'static str), Function>,
 }
 
 impl Modules {
-    pub fn new(context: &Arc<Context>, arch: Arch, compiler: Result<Compiler, CompileError>) -> Modules {
+    pub fn new(context: &Arc<Context>, arch: Arch, compiler: Compiler) -> Modules {
         let context = Arc::clone(context);
         Modules { context, compiler, arch, modules: HashMap::new(), functions: HashMap::new() }
     }
@@ -86,7 +86,7 @@ impl Modules {
         if missing.is_empty() {
             return Ok(Vec::new());
         }
-        let compiler = self.compiler.as_ref().map_err(compile_error)?;
+        let compiler = &self.compiler;
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(missing.len());
         let share = missing.len().div_ceil(threads);
         let arch = self.arch;
@@ -142,6 +142,11 @@ impl Modules {
         }
         self.functions.insert(key, function);
         Ok(function)
+    }
+
+    /// Makes sure that a launch whose module was prepared only has to be queued.
+    pub fn find(&mut self, launch: &Launch) -> Result<(), BackendError> {
+        if launch.is_empty() { Ok(()) } else { self.function(&launch.kernel, launch.shared_bytes).map(drop) }
     }
 
     /// Queues a launch whose module was prepared. It may start before what was queued before it has ended, up to its

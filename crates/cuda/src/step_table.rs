@@ -68,8 +68,17 @@ c_struct! {
         pub chosen_here: Ptr<u32>,
         /// Where the host reads them.
         pub chosen_host: Ptr<u32>,
-        /// Which rows of the step before become this one's hidden rows; null where the host gives them.
+        /// The output of the step before whose rows become this one's hidden rows; null where the host gives them.
+        pub hidden_from: Ptr<u8>,
+        /// Bytes from one of its rows to the next.
+        pub hidden_stride: u64,
+        /// Which of its rows, one for each row of this step.
         pub hidden_rows: Ptr<u32>,
+        /// Where they go, one after the other.
+        pub hidden: Ptr<f32>,
+        /// Values of each.
+        pub hidden_cols: u32,
+        pub unused: u32,
     }
 }
 

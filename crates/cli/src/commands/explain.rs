@@ -104,7 +104,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     }
     let described = open::described(args.model.model.as_deref())?;
     let types = described.types()?;
-    let backend = open::backend(args.model.threads)?;
+    let backend = open::backend(args.model.place)?;
     let stages = Stages::of(args, &described, &types, &*backend)?;
     if args.json {
         put_json(&stages.to_json(args, &described, &types, &*backend))?;
