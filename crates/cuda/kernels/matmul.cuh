@@ -6,6 +6,7 @@
 // chain of its own and the two are added before the slices are.
 #pragma once
 #include "fragments.cuh"
+#include "mma.cuh"
 
 // -DPARTS: of an activation, 1 for f16 and 2 for bf16 + bf16. -DEXPERTS: 1 where every row has an expert of its own.
 #define SLICES 4
@@ -17,6 +18,24 @@
 #define EPILOGUE_NONE 0
 #define EPILOGUE_RELU2 1
 #define EPILOGUE_RESIDUAL 2
+
+DEVICE u32 shared_address(const void* at) {
+    return (u32)__cvta_generic_to_shared(at);
+}
+
+// Four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
+DEVICE void load_matrices(u32 address, u32* to) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// sums += a · b, 16x16 times 16x8.
+DEVICE void multiply_step(float* sums, const u32* a, u32 b0, u32 b1) {
+    if (IS_BF16) mma_bf16(sums, a, b0, b1);
+    else mma_f16(sums, a, b0, b1);
+}
 
 DEVICE u32 slice_start(u32 slice, u32 col_tiles) {
     return slice * col_tiles / SLICES;

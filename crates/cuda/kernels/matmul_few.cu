@@ -6,7 +6,6 @@
 // the first are on their way before the kernel's inputs are ready.
 // Bytes: every weight once per tile of rows. FLOPs: 2 per weight and row, of which the matrix units take eight at once.
 #include "matmul.cuh"
-#include "mma.cuh"
 
 #define GROUPS 2
 #define GROUP_THREADS (32 * SLICES)
@@ -142,7 +141,7 @@ DEVICE void multiply_tile(const Fragment& weights, u32 x, u32 part_bytes, float 
         load_matrices(x + part * part_bytes, b);
         load_matrices(x + part * part_bytes + 64, b + 4);
 #pragma unroll
-        for (int kk = 0; kk < 4; kk++) mma_16x8x16<IS_BF16>(sums[part], a + 4 * kk, b[2 * kk], b[2 * kk + 1]);
+        for (int kk = 0; kk < 4; kk++) multiply_step(sums[part], a + 4 * kk, b[2 * kk], b[2 * kk + 1]);
     }
 }
 

@@ -5,36 +5,16 @@
 // whichever rows they are. Two consumer warpgroups, 64 outputs each, unpack weights in registers while the products of
 // the stage before are computed.
 // Bytes: weights once per tile of rows, rows once per tile of outputs, nearly all from L2. FLOPs: 2 per weight and row.
-#include "matmul.cuh"
+#include "matmul_tile.cuh"
 #include "wgmma.cuh"
 
 #define CONSUMERS 2
-#define TILE_UNITS 8
 #define GROUP_THREADS 128
 #define THREADS ((CONSUMERS + 1) * GROUP_THREADS)
 #define ROWS_BYTES (TOKENS * 2 * TILE_COLS)
 #define STAGE_BYTES ((PARTS * ROWS_BYTES + TILE_UNITS * TILE_BYTES + 1023) / 1024 * 1024)
 // Stages whose rows may be on their way while the producer goes on. Consumers give a stage back one later.
 #define LAG (STAGES - 2)
-// Row tiles that share weights in L2 before the next outputs are taken.
-#define RASTER 16
-// A tile of outputs and rows.
-struct Tile {
-    RowTile rows;
-    u32 first_unit;
-};
-
-struct Work {
-    u32 row_tiles, unit_tiles, rows;
-
-    DEVICE Tile at(const MatmulParams& p, u32 index) const {
-        if (EXPERTS) return {p.row_tiles[index / unit_tiles], index % unit_tiles * TILE_UNITS};
-        u32 strip = index / (RASTER * unit_tiles), rest = index % (RASTER * unit_tiles);
-        u32 width = min(row_tiles - strip * RASTER, (u32)RASTER);
-        u32 first = (strip * RASTER + rest % width) * TOKENS;
-        return {{0, first, min(rows - first, (u32)TOKENS), 0}, rest / width * TILE_UNITS};
-    }
-};
 
 // Where a ring stands.
 struct Ring {
@@ -56,10 +36,6 @@ struct Barriers {
         return empty + 8 * stage;
     }
 };
-
-DEVICE u32 output_row(const MatmulParams& p, const RowTile& rows, u32 token) {
-    return EXPERTS ? p.order[rows.first + token] : rows.first + token;
-}
 
 // --- The producer -----------------------------------------------------------------------------------------------
 
@@ -98,13 +74,10 @@ DEVICE void produce(const MatmulParams& p, u32 stages_at, const Barriers& barrie
                 copy_weights(p, tile, i, stages_at + i * STAGE_BYTES, barriers.full_at(i), lane);
     }
     wait_for_inputs();
-    Work work;
-    work.rows = row_count(p.step, p.out);
-    work.unit_tiles = unit_tiles;
-    work.row_tiles = EXPERTS ? *p.row_tile_count : (work.rows + TOKENS - 1) / TOKENS;
+    Work work = Work::of(p);
     Ring ring = {0, 1};
     u32 count = 0, behind = 0;
-    for (u32 index = blockIdx.x; index < work.row_tiles * work.unit_tiles; index += gridDim.x) {
+    for (u32 index = blockIdx.x; index < work.count(); index += gridDim.x) {
         Tile tile = work.at(p, index);
         u32 rows[passes];  // in units of 16 bytes
 #pragma unroll
@@ -213,53 +186,26 @@ struct Consumer {
     }
 };
 
-// Output rows of a tile and their scales, for one warpgroup.
-struct TileRows {
-    u32 row[TOKENS];
-    float scale[TOKENS];
-};
-
+// Stores the sums of a warpgroup.
 DEVICE void store_tile(const MatmulParams& p, const Tile& tile, TileRows& known, u32 group, const float (&total)[TOKENS / 2]) {
-    u32 thread = threadIdx.x % GROUP_THREADS, lane = thread & 31, g = lane >> 2, q = lane & 3;
+    u32 thread = threadIdx.x % GROUP_THREADS;
     asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP_THREADS) : "memory");
-    if (thread < tile.rows.count) {
-        u32 row = output_row(p, tile.rows, thread);
-        known.row[thread] = row;
-        known.scale[thread] = row_scale(p, input_row(p, row));
-    }
+    if (thread < TOKENS) find_row(p, tile.rows, known, thread);
     asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP_THREADS) : "memory");
-    u32 unit = tile.first_unit + group * 4 + thread / 32;
-    if (unit >= p.units) return;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        u32 col = unit * TILE_ROWS + g + 8 * half;
-        if (col >= p.out.cols) continue;
-        float factor = p.factors[((u64)tile.rows.expert * p.units + unit) * TILE_ROWS + g + 8 * half];
-#pragma unroll
-        for (int j = 0; j < TOKENS / 8; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                u32 token = j * 8 + 2 * q + e;
-                if (token < tile.rows.count)
-                    store_output(p, known.row[token], col, total[j * 4 + 2 * half + e], factor, known.scale[token]);
-            }
-    }
+    store_sums(p, tile, known, tile.first_unit + group * 4 + thread / 32, total);
 }
 
 DEVICE void consume(const MatmulParams& p, u32 stages_at, const Barriers& barriers, TileRows* known) {
     u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x / 32 % 4;
     wait_for_inputs();
-    Work work;
-    work.rows = row_count(p.step, p.out);
-    work.unit_tiles = (p.units + TILE_UNITS - 1) / TILE_UNITS;
-    work.row_tiles = EXPERTS ? *p.row_tile_count : (work.rows + TOKENS - 1) / TOKENS;
+    Work work = Work::of(p);
     Consumer consumer;
     consumer.ring = {0, 0};
     consumer.barriers = barriers;
     consumer.stages_at = stages_at;
     consumer.weights_at = PARTS * ROWS_BYTES + (group * 4 + warp) * TILE_BYTES;
     consumer.lane = threadIdx.x & 31;
-    for (u32 index = blockIdx.x; index < work.row_tiles * work.unit_tiles; index += gridDim.x) {
+    for (u32 index = blockIdx.x; index < work.count(); index += gridDim.x) {
         Tile tile = work.at(p, index);
         if (tile.first_unit + group * 4 >= p.units) {
             consumer.skip(p.col_tiles);
@@ -286,11 +232,12 @@ KERNEL __launch_bounds__(THREADS, 1) matmul_many(const __grid_constant__ MatmulP
     }
     __syncthreads();
     start_dependents();
+    // Together no more registers than the block starts with, 168 a thread.
     if (threadIdx.x >= CONSUMERS * GROUP_THREADS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
         produce(p, stages_at, barriers);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
         consume(p, stages_at, barriers, known);
     }
 }

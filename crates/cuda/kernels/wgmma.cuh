@@ -1,7 +1,7 @@
 // Warpgroup products (sm_90a): a 64 x 16 left operand in registers, a right operand of N rows of 16 columns in shared
 // memory that is swizzled by 128 bytes; and the barriers and bulk copies that feed them.
 #pragma once
-#include "mma.cuh"
+#include "common.cuh"
 
 DEVICE void barrier_init(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

@@ -19,6 +19,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("fragments.cuh", include_str!("../kernels/fragments.cuh")),
     ("matmul.cuh", include_str!("../kernels/matmul.cuh")),
+    ("matmul_tile.cuh", include_str!("../kernels/matmul_tile.cuh")),
     ("mma.cuh", include_str!("../kernels/mma.cuh")),
     ("round.cuh", include_str!("../kernels/round.cuh")),
     ("ssm.cuh", include_str!("../kernels/ssm.cuh")),

@@ -42,6 +42,8 @@ pub(crate) fn declarations(arch: Arch) -> Vec<Declaration> {
         choose::declare,
         delta_scan::declare,
         gated_group_norm::declare,
+        matmul::declare,
+        moe_matmul::declare,
         moe_route::declare,
         short_conv::declare,
         ssm_conv::declare,

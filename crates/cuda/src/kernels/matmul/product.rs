@@ -23,10 +23,16 @@ const FEW_SHARED: usize = 18 << 10;
 /// Pairs of token and expert, and experts, that a block of few rows sorts by itself.
 const FEW_PAIRS: usize = 512;
 const FEW_EXPERTS: usize = 512;
+/// Rows of an expert on average from which the kernel of many rows is faster.
+const FEW_AVERAGE: usize = 4;
 /// Rows that the kernel of many rows can multiply at a time.
 const MANY_ROWS: [usize; 5] = [16, 32, 64, 96, 128];
 const MANY_THREADS: u32 = 384;
 const MANY_STAGES: usize = 24;
+/// The same where there are no warpgroup products, with a fixed number of stages.
+const TILED_ROWS: [usize; 2] = [32, 64];
+const TILED_THREADS: u32 = 256;
+const TILED_STAGES: usize = 4;
 /// Shared memory of a block of many rows beside its stages.
 const MANY_SHARED: usize = 5 << 10;
 /// Units of outputs in a tile of many rows.
@@ -95,6 +101,11 @@ static MANY: Source = Source {
     text: include_str!("../../../kernels/matmul_many.cu"),
     structs: &[RowTile::c_text, MatmulParams::c_text],
 };
+static TILED: Source = Source {
+    stem: "matmul_tiled",
+    text: include_str!("../../../kernels/matmul_tiled.cu"),
+    structs: &[RowTile::c_text, MatmulParams::c_text],
+};
 static SORT: Source = Source {
     stem: "moe_sort",
     text: include_str!("../../../kernels/moe_sort.cu"),
@@ -121,6 +132,13 @@ fn many_kernel(tiles: Tiles, has_experts: bool, rows: usize, stages: usize) -> S
     let kernel = tiles.define(Specialisation::new(&MANY, "matmul_many")).define("PARTS", tiles.parts);
     let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("TOKENS", rows);
     kernel.define("STAGES", stages).expecting(Expects::Wgmma).only_on(Arch::is_hopper)
+}
+
+/// The kernel of many rows where there are no warpgroup products.
+fn tiled_kernel(tiles: Tiles, has_experts: bool, rows: usize) -> Specialisation {
+    let kernel = tiles.define(Specialisation::new(&TILED, "matmul_tiled")).define("PARTS", tiles.parts);
+    let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("TOKENS", rows);
+    kernel.expecting(Expects::Mma).only_on(|arch| !arch.is_hopper())
 }
 
 fn stages(tiles: Tiles, rows: usize, shared_bytes: usize) -> usize {
@@ -159,6 +177,7 @@ pub(super) fn kernels(op: OpKind, held: Held) -> Vec<Specialisation> {
             let mut all = vec![few_kernel(tiles, has_experts, few_depth(tiles, USUAL_COLS))];
             let rows = if tiles.parts == 2 { 64 } else { 128 };
             all.push(many_kernel(tiles, has_experts, rows, stages(tiles, rows, HOPPER_SHARED)));
+            all.push(tiled_kernel(tiles, has_experts, rows / 2));
             if has_experts {
                 all.push(sort_kernel());
             }
@@ -228,25 +247,23 @@ impl Product<'_> {
         }
     }
 
-    /// Rows of a tile for the kernel of many rows; none where that of few rows is faster, or the only one.
+    /// Rows of a tile for a kernel of many rows; none where that of few rows is faster.
     fn many_rows(&self, tiles: Tiles) -> Option<usize> {
-        if !self.facts().arch.is_hopper() {
-            return None;
-        }
-        let most = if tiles.parts == 2 { 64 } else { 128 };
+        let sizes: &[usize] = if self.facts().arch.is_hopper() { &MANY_ROWS } else { &TILED_ROWS };
+        let largest = sizes[sizes.len() - 1] / tiles.parts;
         let wanted = match self.ids {
             None if self.rows() <= FEW_ROWS => return None,
             None => self.rows(),
             Some(_) => {
                 // A little more than each expert gets on average, so that most have one tile.
                 let average = self.rows().div_ceil(self.packed.dims()[0]);
-                if average < 4 && self.rows() <= FEW_PAIRS {
+                if average < FEW_AVERAGE && self.rows() <= FEW_PAIRS {
                     return None;
                 }
                 average + average / 8 + 4
             }
         };
-        Some(MANY_ROWS.into_iter().find(|rows| *rows >= wanted).unwrap_or(most).min(most))
+        Some(sizes.iter().copied().find(|rows| *rows >= wanted).unwrap_or(largest).min(largest))
     }
 
     fn params(&self) -> MatmulParams {
@@ -296,12 +313,25 @@ impl Product<'_> {
         if self.ids.is_some() {
             launches.push(self.sort(&mut params, rows));
         }
-        let stages = stages(tiles, rows, self.facts().shared_bytes as usize);
-        let kernel = many_kernel(tiles, self.ids.is_some(), rows, stages);
-        // Stages start on a multiple of 1024 bytes.
-        let shared = stages * stage_bytes(tiles, rows) + 1024;
-        let launch = Launch::new(kernel, &params).grid([self.facts().processors, 1, 1]).block(MANY_THREADS);
-        launches.push(launch.shared(narrow(shared)));
+        let facts = self.facts();
+        let launch = if facts.arch.is_hopper() {
+            let stages = stages(tiles, rows, facts.shared_bytes as usize);
+            let kernel = many_kernel(tiles, self.ids.is_some(), rows, stages);
+            // Stages start on a multiple of 1024 bytes.
+            let shared = stages * stage_bytes(tiles, rows) + 1024;
+            Launch::new(kernel, &params)
+                .grid([facts.processors, 1, 1])
+                .block(MANY_THREADS)
+                .shared(narrow(shared))
+        } else {
+            let kernel = tiled_kernel(tiles, self.ids.is_some(), rows);
+            let shared = TILED_STAGES * tiles.parts * rows * 2 * TILE_COLS;
+            Launch::new(kernel, &params)
+                .grid([facts.processors, 1, 1])
+                .block(TILED_THREADS)
+                .shared(narrow(shared))
+        };
+        launches.push(launch);
         launches
     }
 
