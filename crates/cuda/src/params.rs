@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use mambo_kernel::{Elem, Operand, Place, RowBase};
+use mambo_kernel::{Operand, Place, RowBase};
 
 /// A type that kernels know, too.
 pub(crate) trait CType: Copy + 'static {
@@ -162,11 +162,6 @@ impl View {
     pub fn is_aligned(&self, bytes: u64) -> bool {
         self.data.address().is_multiple_of(bytes) && u64::from(self.stride).is_multiple_of(bytes)
     }
-}
-
-/// Whether an operand's rows are f32.
-pub(crate) fn is_f32(operand: &Operand) -> bool {
-    operand.elem == Elem::F32
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use mambo_kernel::{BackendError, Call, KvScale, KvTypes, Operand, PAGE_TOKENS, RowBase, Rows, SlotLayout};
+use mambo_kernel::{BackendError, Call, KvScale, KvTypes, Operand, RowBase, Rows, SlotLayout};
 
 use super::embed::Table;
 use super::matmul::Packed;
@@ -199,11 +199,4 @@ impl Binding<'_> {
             _ => Err(self.wrong(port, "another".into(), "but the call multiplies it".into())),
         }
     }
-}
-
-/// Bytes of a layer's page.
-pub(crate) fn page_bytes(types: KvTypes, dims: &mambo_kernel::AttentionDims) -> usize {
-    let bytes = types.page_bytes(dims);
-    debug_assert!(bytes.is_multiple_of(PAGE_TOKENS));
-    bytes
 }
