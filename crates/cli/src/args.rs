@@ -21,7 +21,11 @@ use crate::commands::quantize::QuantizeArgs;
 use crate::commands::rm::RmArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::synth::SynthArgs;
+use crate::open;
 use crate::remote::ServerArgs;
+
+/// Prompt tokens of one step that fill a GPU, also where experts share them.
+const GPU_STEP_TOKENS: usize = 4096;
 
 /// The first things to try.
 const EXAMPLES: &str = "\
@@ -96,15 +100,24 @@ pub struct ModelArgs {
     /// How caches are stored.
     #[command(flatten)]
     pub cache: CacheArgs,
-    /// Most prompt tokens of one step
-    #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_STEP_TOKENS)]
-    pub chunk: usize,
+    /// Most prompt tokens of one step; 512 on the CPU and 4096 on a GPU if left out
+    #[arg(long, value_name = "TOKENS")]
+    pub chunk: Option<usize>,
 }
 
 impl ModelArgs {
     /// What the flags ask of an engine.
     pub fn load_options(&self) -> LoadOptions {
-        LoadOptions { context_tokens: self.context, step_tokens: self.chunk, ..self.cache.load_options() }
+        let step_tokens = self.step_tokens();
+        LoadOptions { context_tokens: self.context, step_tokens, ..self.cache.load_options() }
+    }
+
+    /// Most prompt tokens of one step, as the flags have it or as the place where the model runs is best used.
+    pub fn step_tokens(&self) -> usize {
+        self.chunk.unwrap_or_else(|| match open::is_gpu(self.place) {
+            true => GPU_STEP_TOKENS,
+            false => DEFAULT_STEP_TOKENS,
+        })
     }
 }
 

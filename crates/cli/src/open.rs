@@ -85,6 +85,19 @@ pub fn gpu(place: BackendArgs) -> Result<CudaBackend> {
     opened.map_err(|error| anyhow!("cannot use a GPU: {error}; leave --backend out to use the CPU"))
 }
 
+fn has_gpu() -> bool {
+    CudaBackend::check(&CudaOptions::default()).is_ok()
+}
+
+/// Whether flags lead to a GPU, if the model fits on it.
+pub fn is_gpu(place: BackendArgs) -> bool {
+    match place.backend {
+        BackendName::Cpu => false,
+        BackendName::Cuda => true,
+        BackendName::Auto => place.threads.is_none() && (place.device.is_some() || has_gpu()),
+    }
+}
+
 /// The GPU that is taken if no backend is named, if there is one; its number or a number of threads name one, too.
 fn automatic_gpu(place: BackendArgs) -> Result<Option<CudaBackend>> {
     if place.backend != BackendName::Auto || place.threads.is_some() {
@@ -93,7 +106,8 @@ fn automatic_gpu(place: BackendArgs) -> Result<Option<CudaBackend>> {
     match place.device {
         Some(_) => gpu(place).map(Some),
         // Without a GPU there is nothing to say: `doctor` says why.
-        None => Ok(CudaBackend::check(&CudaOptions::default()).is_ok().then(|| gpu(place)).transpose()?),
+        None if has_gpu() => gpu(place).map(Some),
+        None => Ok(None),
     }
 }
 

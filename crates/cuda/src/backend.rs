@@ -73,7 +73,6 @@ struct Buffers {
     arena: DeviceBuffer,
     hidden: DeviceBuffer,
     scratch: DeviceBuffer,
-    zeroed: DeviceBuffer,
 }
 
 impl Buffers {
@@ -84,7 +83,6 @@ impl Buffers {
             arena: empty()?,
             hidden: empty()?,
             scratch: empty()?,
-            zeroed: empty()?,
         })
     }
 }
@@ -179,7 +177,6 @@ impl CudaBackend {
             arena: self.buffers.arena.ptr(),
             hidden: self.buffers.hidden.ptr(),
             scratch: self.buffers.scratch.ptr(),
-            zeroed: self.buffers.zeroed.ptr(),
             caches: self.caches_made,
         }
     }
@@ -204,12 +201,8 @@ impl CudaBackend {
         }
         let (around, compiled, ..) = self.surroundings(id);
         let need = compiled.scratch(&around)?;
-        let (context, stream) = (&self.context, &self.stream);
-        if need.plain > self.buffers.scratch.bytes() {
-            self.buffers.scratch = DeviceBuffer::new(context, need.plain, "working memory")?;
-        }
-        if need.zeroed > self.buffers.zeroed.bytes() {
-            self.buffers.zeroed = DeviceBuffer::zeroed(context, stream, need.zeroed, "working memory")?;
+        if need > self.buffers.scratch.bytes() {
+            self.buffers.scratch = DeviceBuffer::new(&self.context, need, "working memory")?;
         }
         self.programs[id.0].settled_with = Some(self.caches_made);
         Ok(())
@@ -335,13 +328,8 @@ impl Backend for CudaBackend {
             Some(stages) => stages,
             empty => empty.insert(Stages::new(&self.context)?),
         };
-        let mut loader = Loader {
-            facts: self.device.facts(),
-            context: &self.context,
-            stream: &self.stream,
-            modules: &mut self.modules,
-            stages,
-        };
+        let mut loader =
+            Loader { context: &self.context, stream: &self.stream, modules: &mut self.modules, stages };
         let (weight, bytes) = weights::load(&mut loader, key, source)?;
         self.weights.insert(key.clone(), weight);
         self.held.insert(key.clone(), bytes);

@@ -161,18 +161,11 @@ impl Modules {
             return Ok(());
         }
         let function = self.function(&launch.kernel, launch.shared_bytes)?;
-        let mut attributes = Vec::with_capacity(2);
+        let mut attributes = Vec::with_capacity(1);
         if overlapping && self.arch.has_dependent_launch() {
             attributes.push(attribute(
                 sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                 sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-            ));
-        }
-        if launch.cluster > 1 {
-            let dims = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: launch.cluster, y: 1, z: 1 };
-            attributes.push(attribute(
-                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                sys::CUlaunchAttributeValue { clusterDim: dims },
             ));
         }
         let config = sys::CUlaunchConfig {

@@ -63,10 +63,6 @@ impl<T> Ptr<T> {
         Ptr::at(self.address + bytes as u64)
     }
 
-    pub fn address(self) -> u64 {
-        self.address
-    }
-
     /// The same address of something else.
     pub fn cast<U>(self) -> Ptr<U> {
         Ptr::at(self.address)
@@ -157,11 +153,6 @@ impl View {
 
     /// No rows: for optional operands.
     pub const NONE: View = View { data: Ptr::NULL, stride: 0, cols: 0, counts_wanted: 0, times: 0 };
-
-    /// Whether every row starts on a multiple of so many bytes.
-    pub fn is_aligned(&self, bytes: u64) -> bool {
-        self.data.address().is_multiple_of(bytes) && u64::from(self.stride).is_multiple_of(bytes)
-    }
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         false => open::engine(&model, args.model.place, &options),
     };
     let mut engine = with_hint(loaded, about_room, || room_flags(args))?;
-    let options = ScoreOptions { chunk: args.model.chunk, companions: args.beside, outputs: &[] };
+    let options = ScoreOptions { chunk: args.model.step_tokens(), companions: args.beside, outputs: &[] };
     let bar = CountBar::new("positions", ids.len() as u64);
     let mut written = Ok(());
     let scored = engine.score(&ids, options, &mut |rows| {
