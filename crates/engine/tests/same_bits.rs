@@ -276,3 +276,29 @@ fn impossible_requests_are_refused() {
     let id = engine.submit(request(&[1, 2, 3], 2)).expect("fits");
     assert_eq!(finish(&mut engine, &[id]).choices[0].len(), 2);
 }
+
+/// A session saved on one device goes on on another as if it had begun there.
+#[test]
+fn snapshots_move_between_cpu_and_gpu() {
+    let Some(gpu) = On::gpu() else {
+        println!("SKIPPED: this machine has no GPU to move snapshots to");
+        return;
+    };
+    let tokens = |choices: Vec<Choice>| choices.into_iter().map(|choice| choice.token).collect::<Vec<_>>();
+    let prompt: Vec<u32> = (0..75).map(|i| i * 11 % VOCAB).collect();
+    for (from, to) in [(On::cpu(), gpu), (gpu, On::cpu())] {
+        for (cut, case) in [(40, "moe"), (64, "dense"), (13, "odd")] {
+            let setup = Setup::default();
+            let want = tokens(alone(case, to, setup, &prompt, 20));
+            let mut first = load(case, from, setup);
+            let id = first.submit(Request { snapshot_at: Some(cut), ..request(&prompt, 1) }).expect("fits");
+            let snapshot = finish(&mut first, &[id]).snapshots.remove(0);
+            let snapshot = Arc::new(Snapshot::from_bytes(&first.export(&snapshot).unwrap()).unwrap());
+            let mut second = load(case, to, setup);
+            let resumed = Request { resume: Some(snapshot), ..request(&prompt, 20) };
+            let id = second.submit(resumed).expect("fits");
+            let got = tokens(finish(&mut second, &[id]).choices.remove(0));
+            assert_eq!(got, want, "{case} from {from:?} to {to:?} at {cut}");
+        }
+    }
+}

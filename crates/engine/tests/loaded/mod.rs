@@ -85,7 +85,12 @@ impl On {
 
     /// What models run on unless a test says otherwise: the GPU if there is one, else all that the CPU can.
     pub fn usual() -> On {
-        On::gpu().unwrap_or(On::Cpu(Isa::detect(), 2))
+        On::gpu().unwrap_or(On::cpu())
+    }
+
+    /// The CPU with all it can.
+    pub fn cpu() -> On {
+        On::Cpu(Isa::detect(), 2)
     }
 
     /// Backends that give the same bits as each other, for each kind of device.
