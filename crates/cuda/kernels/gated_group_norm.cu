@@ -11,7 +11,6 @@ KERNEL __launch_bounds__(NORM_BLOCK) gated_group_norm(const __grid_constant__ Ga
     wait_for_inputs();
     u32 row = blockIdx.x;
     if (row >= row_count(p.step, p.out)) return;
-    u8* rounded = p.rounded.data ? byte_row(p.rounded, row) : 0;
-    gate_and_normalize(f32_row(p.y, row), f32_row(p.z, row), p.weight, f32_row(p.out, row), rounded, p.out.cols,
-                       p.groups, p.eps, shared, kept_values);
+    gate_and_normalize(f32_row(p.y, row), f32_row(p.z, row), p.weight, f32_row(p.out, row), byte_row(p.rounded, row),
+                       p.rounded_kind, p.out.cols, p.groups, p.eps, shared, kept_values);
 }

@@ -3,7 +3,7 @@
 //
 // Where bits have to agree, products and sums are written as the intrinsics that no compiler joins or divides.
 #pragma once
-#include "common.cuh"
+#include "round.cuh"
 
 DEVICE float silu(float x) {
     return __fdiv_rn(x, __fadd_rn(1.0f, expf(-x)));
@@ -106,15 +106,14 @@ DEVICE bool is_kept(const SlotView& slots, u32 chunk_start, u32 end) {
 
 struct NormShared {
     float sums[NORM_BLOCK / 32];
-    float largest[NORM_BLOCK / 32];
+    float scratch[NORM_BLOCK / 32];
 };
 
 // `rms_norm(y·SiLU(z))·weight` of every group of a row, by a block of NORM_BLOCK threads; `kept` has a float of shared
 // memory for every channel.
-DEVICE void gate_and_normalize(const float* y, const float* z, const float* weight, float* out, u8* rounded, u32 cols,
-                               u32 groups, float eps, NormShared& shared, float* kept) {
+DEVICE void gate_and_normalize(const float* y, const float* z, const float* weight, float* out, u8* rounded,
+                               u32 rounded_kind, u32 cols, u32 groups, float eps, NormShared& shared, float* kept) {
     u32 size = cols / groups, lane = threadIdx.x % NORM_THREADS, team = threadIdx.x / NORM_THREADS;
-    float largest = 0.0f;
     for (u32 first = 0; first < groups; first += NORM_GROUPS) {
         u32 group = first + team;
         bool is_used = group < groups;
@@ -138,18 +137,9 @@ DEVICE void gate_and_normalize(const float* y, const float* z, const float* weig
                 float value = __fmul_rn(__fmul_rn(kept[at], scale), weight[at]);
                 out[at] = value;
                 kept[at] = value;
-                largest = fmaxf(largest, fabsf(value));
             }
         }
         __syncthreads();
     }
-    if (rounded == 0) return;
-    largest = warp_max(largest);
-    if (threadIdx.x % 32 == 0) shared.largest[threadIdx.x / 32] = largest;
-    __syncthreads();
-    largest = warp_max(shared.largest[threadIdx.x % 32]);
-    float scale = f16_scale(largest), inverse = f16_inverse_scale(scale);
-    if (threadIdx.x == 0) *f16_row_scale(rounded, cols) = scale;
-    for (u32 i = threadIdx.x; i < padded_cols(cols); i += NORM_BLOCK)
-        ((u16*)rounded)[i] = i < cols ? f16_bits(__fmul_rn(kept[i], inverse)) : 0;
+    if (rounded_kind != ROUNDED_NONE) round_row<NORM_BLOCK>(kept, cols, rounded, rounded_kind, shared.scratch);
 }

@@ -119,8 +119,7 @@ KERNEL __launch_bounds__(NORM_BLOCK) ssm_step_finish(const __grid_constant__ Ssm
         u32 row = blockIdx.x;
         if (row >= p.step->rows) return;
         float* y = f32_row(p.out, row);
-        u8* rounded = p.rounded.data ? byte_row(p.rounded, row) : 0;
-        gate_and_normalize(y, f32_row(p.x, row), p.norm, y, rounded, INNER, GROUPS, p.eps, shared,
+        gate_and_normalize(y, f32_row(p.x, row), p.norm, y, byte_row(p.rounded, row), p.rounded_kind, INNER, GROUPS, p.eps, shared,
                            (float*)shared_bytes);
         return;
     }

@@ -4,8 +4,8 @@ use mambo_kernel::{BackendError, Op, OpKind};
 
 use super::binding::Binding;
 use super::declaration::Declaration;
+use super::round::{rounded, rounds};
 use super::slot::SlotView;
-use crate::activation::F16;
 use crate::arch::Arch;
 use crate::launch::Launch;
 use crate::params::{CStruct, Ptr, View, c_struct};
@@ -20,8 +20,10 @@ c_struct! {
         out: View,
         rounded: View,
         weight: Ptr<f32>,
+        rounded_kind: u32,
         groups: u32,
         eps: f32,
+        unused: u32,
     }
 }
 
@@ -43,24 +45,25 @@ fn kernel() -> Specialisation {
 pub(crate) fn declare(_: Arch) -> Vec<Declaration> {
     let declaration = Declaration::new(OpKind::GatedGroupNorm, "f32", vec![kernel()], bind);
     vec![
-        declaration.offering(|row| {
-            row.accepting(|site| site.input_cols() <= MOST_CHANNELS).rounding(|_, to| to == F16)
-        }),
+        declaration.offering(|row| row.accepting(|site| site.input_cols() <= MOST_CHANNELS).rounding(rounds)),
     ]
 }
 
 fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::GatedGroupNorm { groups, eps } = binding.call.op else { binding.wrong_op() };
     let out = binding.output(0);
+    let (rounded, rounded_kind) = rounded(binding);
     let params = GatedGroupNormParams {
         step: binding.step,
         y: binding.input(0),
         z: binding.input(1),
         out,
-        rounded: binding.rounded(),
+        rounded,
+        rounded_kind,
         weight: binding.vector(0, out.cols as usize)?,
         groups: groups as u32,
         eps,
+        unused: 0,
     };
     let launch = Launch::new(kernel(), &params).grid([binding.rows(), 1, 1]).block(NORM_BLOCK);
     Ok(vec![launch.shared(4 * out.cols)])

@@ -5,11 +5,11 @@ use mambo_kernel::{BackendError, Op, OpKind, Phase, Site, SsmDims, StateElem};
 use super::binding::Binding;
 use super::declaration::Declaration;
 use super::gated_group_norm::{MOST_CHANNELS, NORM_BLOCK};
+use super::round::{rounded, rounds};
 use super::slot::{
     ODD, RELEASED, SlotView, chunk_shared_bytes, chunk_threads, head_blocks, is_scannable, segment_blocks,
     sized,
 };
-use crate::activation::F16;
 use crate::arch::Arch;
 use crate::launch::Launch;
 use crate::params::{CStruct, Ptr, View, c_struct};
@@ -29,6 +29,7 @@ c_struct! {
         d: Ptr<f32>,
         norm: Ptr<f32>,
         slots: SlotView,
+        rounded_kind: u32,
         eps: f32,
     }
 }
@@ -63,17 +64,18 @@ pub(crate) fn declare(_: Arch) -> Vec<Declaration> {
         _ => false,
     };
     let declaration = Declaration::new(OpKind::SsmStep, "f32", kernels, bind);
-    vec![declaration.offering(|row| row.accepting(accepts).rounding(|_, to| to == F16))]
+    vec![declaration.offering(|row| row.accepting(accepts).rounding(rounds))]
 }
 
 fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::SsmStep { dims, eps } = binding.call.op else { binding.wrong_op() };
     let pool = binding.slots();
+    let (rounded, rounded_kind) = rounded(binding);
     let params = SsmStepParams {
         step: binding.step,
         x: binding.input(0),
         out: binding.output(0),
-        rounded: binding.rounded(),
+        rounded,
         conv_weight: binding.vector(0, dims.conv_dim() * dims.taps)?,
         conv_bias: binding.vector(1, dims.conv_dim())?,
         dt_bias: binding.vector(2, dims.heads)?,
@@ -81,6 +83,7 @@ fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
         d: binding.vector(4, dims.heads)?,
         norm: binding.vector(5, dims.inner())?,
         slots: SlotView::of(&pool),
+        rounded_kind,
         eps,
     };
     let (tokens, elem) = (binding.bucket.tokens, pool.layout.elem);
