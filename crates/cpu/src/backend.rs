@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use mambo_kernel::check::check_program;
 use mambo_kernel::{
     Backend, BackendError, CacheLayout, CacheTypes, Call, CallTime, CallWork, Cell, Elem, HiddenRows,
     KernelRow, MemoryBudget, Operand, Place, Program, ProgramId, StepInputs, StepResults, Ticket, Wait,
@@ -9,7 +10,6 @@ use mambo_kernel::{
 };
 
 use crate::cache::Caches;
-use crate::check::check_program;
 use crate::isa::Isa;
 use crate::kernels::declaration::{Bind, Binding, Declaration, Weight};
 use crate::kernels::declarations;

@@ -8,11 +8,11 @@
 
 use std::ops::Range;
 
+use mambo_kernel::check::Marks;
 use mambo_kernel::{
     BackendError, CacheLayout, Cell, KvElem, KvScale, KvTypes, PAGE_TOKENS, SlotLayout, StepInputs,
 };
 
-use crate::check::Marks;
 use crate::memory::Buffer;
 use crate::shared::SharedSlice;
 

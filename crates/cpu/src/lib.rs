@@ -9,7 +9,6 @@ mod backend;
 mod bandwidth;
 mod barriers;
 mod cache;
-mod check;
 pub mod host_memory;
 mod isa;
 mod kernels;

@@ -5,11 +5,11 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use mambo_kernel::{BackendError, CallTime, Program, StepInputs, StepShape};
+use mambo_kernel::check::StepNeeds;
+use mambo_kernel::{BackendError, CallTime, HiddenRows, Program, StepInputs, StepShape};
 
 use crate::barriers::{CallSchedule, schedule};
 use crate::cache::Caches;
-use crate::check::StepNeeds;
 use crate::kernels::{Cx, Kernel, PHASES, Scratch, ScratchNeed};
 use crate::memory::Buffer;
 use crate::shared::SharedSlice;
@@ -124,7 +124,10 @@ impl Compiled {
     /// Runs one step: every thread goes through the calls in order and waits for the others at barriers.
     pub fn run(&mut self, resources: Resources, step: &StepInputs) {
         let (layout, marks) = resources.caches.layout_and_marks();
-        self.needs.check(step, layout, marks);
+        let HiddenRows::Given(hidden) = step.hidden else {
+            unreachable!("hidden rows are resolved before a step runs")
+        };
+        self.needs.check(step, size_of_val(hidden), layout, marks);
         for counter in self.counters.iter().flatten() {
             counter.store(0, Ordering::Relaxed);
         }

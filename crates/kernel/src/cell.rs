@@ -47,16 +47,21 @@ impl CacheLayout {
             Cell::Slot { position, .. } => {
                 let parts = (0..self.state_layers.len()).map(|layer| self.slot_layout(layer));
                 parts
-                    .map(|part| part_ranges(&part, position as usize).map(|r| r.len()).sum::<usize>() * 4)
+                    .map(|part| part_ranges(part, position as usize).map(|r| r.len()).sum::<usize>() * 4)
                     .sum()
             }
         }
     }
 
+    /// The words of a state layer's part that a slot's cell at a position holds, in the cell's order.
+    pub fn slot_ranges(&self, layer: usize, position: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+        part_ranges(self.slot_layout(layer), position)
+    }
+
     /// Appends the cell of a slot whose words are laid out as [`SlotLayout`] says.
     pub fn export_slot(&self, words: &[f32], position: usize, into: &mut Vec<u8>) {
         for (part, words) in self.slot_parts(words.len()).map(|(part, range)| (part, &words[range])) {
-            for range in part_ranges(&part, position) {
+            for range in part_ranges(part, position) {
                 into.extend(words[range].iter().flat_map(|word| word.to_le_bytes()));
             }
         }
@@ -67,7 +72,7 @@ impl CacheLayout {
         let mut values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
         for (part, range) in self.slot_parts(words.len()) {
             let words = &mut words[range];
-            for range in part_ranges(&part, position) {
+            for range in part_ranges(part, position) {
                 words[range].iter_mut().zip(&mut values).for_each(|(word, value)| *word = value);
             }
         }
@@ -79,7 +84,7 @@ impl CacheLayout {
         let (mut values, mut rest) = (Vec::new(), &words[..]);
         for layer in 0..self.state_layers.len() {
             let part = self.slot_layout(layer);
-            for range in part_ranges(&part, position) {
+            for range in part_ranges(part, position) {
                 let (own, after) = rest.split_at(range.len());
                 match range.start < part.conv {
                     true => values.extend(part.elem.load(own, part.head_elems())),
@@ -105,8 +110,7 @@ impl CacheLayout {
 }
 
 /// The words of one layer's part that a slot at a position needs, in the contract's order.
-fn part_ranges(part: &SlotLayout, position: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let part = *part;
+fn part_ranges(part: SlotLayout, position: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let dims = part.dims;
     let chunk_start = position - position % SSM_CHUNK;
     let heads = if chunk_start > 0 && dims.state > 0 { dims.heads } else { 0 };

@@ -8,6 +8,7 @@ mod cache;
 mod cache_elem;
 pub mod case;
 mod cell;
+pub mod check;
 mod cost;
 mod digest;
 mod dims;

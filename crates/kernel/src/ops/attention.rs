@@ -76,6 +76,10 @@ pub fn cases() -> Vec<Case> {
         (336, 1, 4, KvElem::F32, [2, 33, 520], 1.0),
         (5, 1, 12, KvElem::F16, [1, 40, 520], 12.0),
         (4, 2, 16, KvElem::F32, [1, 260, 520], 12.0),
+        // Head sizes that matrix units take.
+        (16, 1, 128, KvElem::F16, [1, 40, 530], 1.0),
+        (4, 2, 64, KvElem::F16, [9, 33, 300], 6.0),
+        (20, 1, 64, KvElem::F16, [3, 65, 130], 1.0),
     ];
     for (q_heads, kv_heads, head_dim, elem, lengths, sharp) in long {
         let dims = AttentionDims { q_heads, kv_heads, head_dim };
@@ -99,6 +103,7 @@ fn variants(rng: &mut Rng) -> Vec<Case> {
         (6, 3, 20, Some(32), None, true),
         (8, 1, 24, Some(33), Some(5.0), false),
         (8, 2, 64, Some(128), None, true),
+        (16, 2, 64, Some(100), Some(20.0), true),
         (2, 2, 12, Some(4096), Some(50.0), true),
         (5, 1, 12, None, None, true),
         (4, 4, 40, None, Some(2.0), false),
@@ -108,6 +113,10 @@ fn variants(rng: &mut Rng) -> Vec<Case> {
         let attention = Attention { dims, scale: 0.21, window, soft_cap, sinks };
         let name = format!("{q_heads}/{kv_heads} heads, window {window:?}, cap {soft_cap:?}, sinks {sinks}");
         let mut case = Case::new(name, Op::Attention(attention), &[1, 2, 31, 32, 33, 70, 400], 1e-5);
+        // The same window over a 16-bit cache.
+        if q_heads == 16 {
+            case.kv_types = KvTypes::both(KvElem::F16);
+        }
         if sinks {
             case = case.weight(CaseWeight::f32(&[q_heads], &rng.normals(q_heads, 1.5)));
         }

@@ -1,4 +1,4 @@
-//! What kernels rely on, checked before they run: every operand of a program when it is compiled, every
+//! What kernels rely on, checked by a backend before they run: every operand of a program when it is compiled, every
 //! step when it is run. A failed check is a bug in the caller, so it panics.
 //!
 //! Kernels hand disjoint parts of shared memory to threads on the strength of these checks: a `SAFETY`
@@ -7,10 +7,13 @@
 
 use std::ops::Range;
 
-use mambo_kernel::{
-    Attention, CacheLayout, Call, Elem, HiddenRows, KernelRow, KvGroup, Op, Operand, PAGE_TOKENS, Phase,
-    Place, Program, Rows, SSM_CHUNK, Segment, SsmDims, StepInputs, ValueType,
-};
+use crate::backend::KernelRow;
+use crate::cache::{CacheLayout, KvGroup, PAGE_TOKENS, SSM_CHUNK};
+use crate::dims::{Attention, SsmDims};
+use crate::op::Op;
+use crate::program::{Call, Operand, Phase, Place, Program};
+use crate::step::{CHOSEN, Segment, StepInputs};
+use crate::value::{Elem, Rows, ValueType};
 
 /// What a call asks of the caches.
 enum CacheNeed {
@@ -19,7 +22,7 @@ enum CacheNeed {
 }
 
 /// What a step must bring for a program, gathered when it is compiled.
-pub(crate) struct StepNeeds {
+pub struct StepNeeds {
     max_tokens: usize,
     max_wanted: usize,
     /// Most rows of a segment.
@@ -55,23 +58,31 @@ impl StepNeeds {
         }
     }
 
-    /// Checks a step; `marks` has a bit per page and per slot, and comes back clear.
-    pub fn check(&self, step: &StepInputs, layout: &CacheLayout, marks: &mut Marks) {
+    /// Bytes of hidden rows that the largest step reads.
+    pub fn most_hidden_bytes(&self) -> usize {
+        self.hidden_bytes(self.max_tokens, self.max_wanted)
+    }
+
+    /// Bytes of hidden rows that a step of so many tokens and wanted rows reads.
+    pub fn hidden_bytes(&self, tokens: usize, wanted: usize) -> usize {
+        let ends =
+            self.hidden.iter().map(|(offset, rows)| end(*offset, rows, rows.rows.count(tokens, wanted)));
+        ends.max().unwrap_or(0)
+    }
+
+    /// Checks a step that brings so many bytes of hidden rows; `marks` has a bit per page and per slot, and comes back
+    /// clear. Ids of tokens that an earlier step chose are not known yet.
+    pub fn check(&self, step: &StepInputs, hidden_bytes: usize, layout: &CacheLayout, marks: &mut Marks) {
         let (tokens, wanted) = (step.token_ids.len(), step.wanted.len());
         assert!(tokens <= self.max_tokens, "{tokens} tokens in a step for {}", self.max_tokens);
         assert!(wanted <= self.max_wanted, "{wanted} wanted rows in a step for {}", self.max_wanted);
         assert!(step.wanted.iter().all(|&w| (w as usize) < tokens), "a wanted row does not exist");
-        if let Some(id) = step.token_ids.iter().find(|&&id| id as usize >= self.vocabulary) {
+        let is_unknown = |id: u32| id & CHOSEN == 0 && id as usize >= self.vocabulary;
+        if let Some(id) = step.token_ids.iter().find(|id| is_unknown(**id)) {
             panic!("token id {id} is beyond the {} rows of the embedding", self.vocabulary);
         }
-        for (offset, operand) in &self.hidden {
-            let end = end(*offset, operand, operand.rows.count(tokens, wanted));
-            let HiddenRows::Given(given) = step.hidden else {
-                panic!("hidden rows are read, and none are given")
-            };
-            let bytes = given.len() * 4;
-            assert!(end <= bytes, "hidden rows of {bytes} bytes, of which {end} are read");
-        }
+        let read = self.hidden_bytes(tokens, wanted);
+        assert!(read <= hidden_bytes, "hidden rows of {hidden_bytes} bytes, of which {read} are read");
         let (mut kv, mut state) = (false, false);
         for need in &self.caches {
             match need {
@@ -134,12 +145,13 @@ fn cache_need(call: &Call) -> Option<CacheNeed> {
 }
 
 /// Bits for pages and slots that a check has met, made once with the caches.
-pub(crate) struct Marks {
+pub struct Marks {
     pages: Vec<u64>,
     slots: Vec<u64>,
 }
 
 impl Marks {
+    /// Clear marks for the pages and slots of these caches.
     pub fn new(layout: &CacheLayout) -> Marks {
         let pages = layout.kv_groups.iter().map(|group| group.pages).max().unwrap_or(0);
         Marks { pages: vec![0; pages.div_ceil(64)], slots: vec![0; layout.slots.div_ceil(64)] }
@@ -224,7 +236,7 @@ fn row_bytes(operand: &Operand) -> usize {
 
 /// Checks every operand of every call: types as the op has them, inside the arena, and outputs apart from
 /// all else that the call touches.
-pub(crate) fn check_program(program: &Program, kernels: &[KernelRow]) {
+pub fn check_program(program: &Program, kernels: &[KernelRow]) {
     for call in &program.calls {
         let row = &kernels[call.kernel];
         let label = &call.label;

@@ -1,0 +1,94 @@
+// What the kernels of attention share: where keys and values lie, which of them a row sees, and how partial results are
+// put together.
+//
+// Sums run over units of 64 positions, splits of 512 and the whole, all by absolute position: a unit is computed on its
+// own, units are merged into their split in order, splits into the row's result in order. Whichever block merges, the
+// arithmetic is that of `merge`.
+// Defines: Q_HEADS, KV_HEADS, HEAD_DIM, K_ELEM, V_ELEM.
+#pragma once
+#include "common.cuh"
+
+#define UNIT 64u
+#define SPLIT 512u
+#define GROUP (Q_HEADS / KV_HEADS)
+#define MINUS_INFINITY __uint_as_float(0xff800000u)
+
+#define KV_F32 0
+#define KV_F16 1
+#define KV_BF16 2
+#define KV_Q8 3
+#define KV_F8 4
+#define KV_BLOCK 32
+
+// --- Stored keys and values ---------------------------------------------------------------------------------------
+
+template <int ELEM>
+struct Stored {
+    static constexpr u32 code_bytes = ELEM == KV_F32 ? 4 : ELEM == KV_F16 || ELEM == KV_BF16 ? 2 : 1;
+    static constexpr u32 scales = ELEM == KV_Q8 ? (HEAD_DIM + KV_BLOCK - 1) / KV_BLOCK : 0;
+    // Codes of a head's positions stand first, then their scales.
+    static constexpr u32 code_area = PAGE_TOKENS * HEAD_DIM * code_bytes;
+    static constexpr u32 head_bytes = code_area + PAGE_TOKENS * scales * 2;
+};
+
+DEVICE u8* page_at(const AttentionParams& p, const SegmentEntry& segment, u32 position) {
+    u32 entry = p.group * p.step->group_pages + segment.first_page + position / PAGE_TOKENS;
+    return p.pages + (u64)p.step->pages[entry] * p.page_bytes;
+}
+
+DEVICE u8* key_head(u8* page, u32 head) {
+    return page + head * Stored<K_ELEM>::head_bytes;
+}
+
+DEVICE u8* value_head(u8* page, u32 head) {
+    return page + KV_HEADS * Stored<K_ELEM>::head_bytes + head * Stored<V_ELEM>::head_bytes;
+}
+
+// The first position that a token at this one sees.
+DEVICE u32 first_seen(const AttentionParams& p, u32 position) {
+    return p.window == 0 || position + 1 <= p.window ? 0 : position + 1 - p.window;
+}
+
+// --- Scores and sums ----------------------------------------------------------------------------------------------
+
+// The score of a product; `scale` holds the op's factor.
+DEVICE float score_of(const AttentionParams& p, float product, float scale) {
+    float score = __fmul_rn(product, scale);
+    return p.soft_cap > 0.0f ? __fmul_rn(p.soft_cap, tanhf(__fdiv_rn(score, p.soft_cap))) : score;
+}
+
+// A part of a softmax: the largest score, and the sum of exponentials below it.
+struct Sums {
+    float largest, sum;
+};
+
+#define NO_SUMS Sums{MINUS_INFINITY, 0.0f}
+
+// Factors on what two parts have summed, and the sums of both in the first.
+struct MergeFactors {
+    float first, second;
+};
+
+DEVICE MergeFactors merge(Sums& into, const Sums& from) {
+    float largest = fmaxf(into.largest, from.largest);
+    MergeFactors factors;
+    factors.first = into.largest == MINUS_INFINITY ? 0.0f : expf(__fsub_rn(into.largest, largest));
+    factors.second = from.largest == MINUS_INFINITY ? 0.0f : expf(__fsub_rn(from.largest, largest));
+    into.sum = __fmaf_rn(into.sum, factors.first, __fmul_rn(from.sum, factors.second));
+    into.largest = largest;
+    return factors;
+}
+
+DEVICE float merged(float first, float second, MergeFactors factors) {
+    return __fmaf_rn(first, factors.first, __fmul_rn(second, factors.second));
+}
+
+// What the values of a head are multiplied with in the end, its sink counted in.
+DEVICE float final_factor(const AttentionParams& p, Sums sums, u32 head) {
+    float factor = 1.0f;
+    if (p.sinks) {
+        MergeFactors factors = merge(sums, Sums{p.sinks[head], 1.0f});
+        factor = factors.first;
+    }
+    return __fdiv_rn(factor, sums.sum);
+}

@@ -1,0 +1,20 @@
+// rms_norm: y = x * w / sqrt(mean(x^2) + eps), over a row; also rounded. One block of THREADS threads a row.
+#include "round.cuh"
+
+KERNEL rms_norm(const __grid_constant__ NormParams p) {
+    __shared__ float scratch[2][THREADS / 32];
+    start_dependents();
+    wait_for_inputs();
+    u32 row = blockIdx.x;
+    if (row >= row_count(p.step, p.out)) return;
+    const float* x = f32_row(p.x, row);
+    float* out = f32_row(p.out, row);
+    u32 cols = p.out.cols;
+    float squares = 0.0f;
+    for (u32 col = threadIdx.x; col < cols; col += THREADS) squares = fmaf(x[col], x[col], squares);
+    float mean = block_sum<THREADS / 32>(squares, scratch[0]) / (float)cols;
+    float factor = 1.0f / sqrtf(mean + p.eps);
+    for (u32 col = threadIdx.x; col < cols; col += THREADS) out[col] = x[col] * factor * p.weight[col];
+    if (p.rounded_kind != ROUNDED_NONE)
+        round_row<THREADS>(out, cols, byte_row(p.rounded, row), p.rounded_kind, scratch[1]);
+}

@@ -1,0 +1,367 @@
+// The arithmetic of one chunk of the Mamba-2 scan, shared by ssm_scan and ssm_step.
+//
+// With c the running sum of dt·A from the chunk's start and S0 the state there:
+//   y_t = exp(c_t)·(S0·C_t) + Σ_{s<=t} exp(c_t - c_s)·dt_s·(C_t·B_s)·x_s + D·x_t
+//   S1  = exp(c_Q)·S0 + Σ_s exp(c_Q - c_s)·dt_s·B_s ⊗ x_s at the chunk's end.
+//
+// A block has 32 channels of a head in 2·N_BLOCKS warps. Warp w keeps a piece of the state in registers: channels
+// 16·(w % 2) .. of the 32, and 32 rows of the state from 32·(w / 2). All four products run on tensor cores with every
+// f32 operand as the sum of two bf16 (16 digits; the product of the two low parts is left out). The sum over the state
+// is made in pieces of 32, which are added in order. Each of these is a function of the position's own data, so a token
+// alone and a whole chunk give the same bits: rows that are not there are zero, and add nothing.
+//
+// Channels stand in fragments in pairs: rows g and g+8 of a tile of 16 are channels 2g and 2g+1.
+// Defines: HEADS, HEAD_DIM, STATE, GROUPS, STATE_ELEM, SHARED_BYTES.
+#pragma once
+#include "mma.cuh"
+#include "ssm.cuh"
+
+#define N_BLOCKS ((STATE + 31) / 32)
+#define N_PADDED (32 * N_BLOCKS)
+#define N_PITCH (N_PADDED + 8)
+#define PART_CHANNELS 32
+#define PARTS ((HEAD_DIM + PART_CHANNELS - 1) / PART_CHANNELS)
+#define PITCH 40
+#define CHUNK_WARPS (2 * N_BLOCKS)
+#define CHUNK_THREADS (32 * CHUNK_WARPS)
+
+// 16-bit values split in two, `[position][...]`.
+template <int COLS>
+struct Split {
+    u16 high[SSM_CHUNK][COLS];
+    u16 low[SSM_CHUNK][COLS];
+};
+
+struct ChunkShared {
+    Split<N_PITCH> b, c;
+    // x in the order of fragments, plain and with the step to the chunk's end.
+    Split<PITCH> x, stepped;
+    // Weights of x_s in y_t, [t][s].
+    Split<PITCH> weights;
+    float plain_x[SSM_CHUNK][PART_CHANNELS + 1];
+    float carried[N_BLOCKS][SSM_CHUNK][PITCH];
+    float dt[SSM_CHUNK], sums[SSM_CHUNK], decays[SSM_CHUNK], steps[SSM_CHUNK];
+};
+static_assert(sizeof(ChunkShared) <= SHARED_BYTES, "shared memory of a chunk");
+
+// One warp's piece of the state, as the sums of four products 16x8: element [i][j] is channel 2g + j / 2 and row
+// 8i + 2q + j % 2 of the piece.
+struct StatePiece {
+    float value[4][4];
+};
+
+struct ChunkPlace {
+    u32 warp, lane, g, q;
+    // First channel of the warp's 16 within the block's 32, and its block of 32 state rows.
+    u32 channel, block;
+
+    DEVICE ChunkPlace() {
+        warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+        channel = 16 * (warp % 2), block = warp / 2;
+    }
+};
+
+// Column in shared memory of a channel of the block's 32.
+DEVICE u32 fragment_column(u32 channel) {
+    return (channel & 16) + ((channel & 15) >> 1) + 8 * (channel & 1);
+}
+
+// Visits the state's elements that a warp keeps: `visit(value, index in the head's state)`.
+template <class Visit>
+DEVICE void each_element(StatePiece& piece, const ChunkPlace& place, u32 part, Visit visit) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g + j / 2;
+            u32 row = 32 * place.block + 8 * i + 2 * place.q + j % 2;
+            if (channel < HEAD_DIM && row < STATE) visit(piece.value[i][j], row * HEAD_DIM + channel);
+        }
+    }
+}
+
+DEVICE void load_piece(StatePiece& piece, const ChunkPlace& place, u32 part, const float* words) {
+#if STATE_ELEM == STATE_F32 && HEAD_DIM % 2 == 0
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g;
+            u32 row = 32 * place.block + 8 * i + 2 * place.q + j;
+            float2 pair = make_float2(0.0f, 0.0f);
+            if (channel < HEAD_DIM && row < STATE) pair = *(const float2*)(words + row * HEAD_DIM + channel);
+            piece.value[i][j] = pair.x, piece.value[i][j + 2] = pair.y;
+        }
+    }
+#else
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) piece.value[i][j] = 0.0f;
+    each_element(piece, place, part, [&](float& value, u32 index) { value = load_state<STATE_ELEM>(words, index); });
+#endif
+}
+
+DEVICE void store_piece(StatePiece& piece, const ChunkPlace& place, u32 part, float* words) {
+#if STATE_ELEM == STATE_F32 && HEAD_DIM % 2 == 0
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g;
+            u32 row = 32 * place.block + 8 * i + 2 * place.q + j;
+            if (channel < HEAD_DIM && row < STATE)
+                *(float2*)(words + row * HEAD_DIM + channel) =
+                    make_float2(piece.value[i][j], piece.value[i][j + 2]);
+        }
+    }
+#else
+    each_element(piece, place, part, [&](float& value, u32 index) { store_state<STATE_ELEM>(words, index, value); });
+#endif
+}
+
+// Puts the values of two neighbouring columns into shared memory.
+template <int COLS>
+DEVICE void put_pair(Split<COLS>& to, u32 position, u32 column, float first, float second) {
+    u32 high, low;
+    split_bf16(first, second, high, low);
+    *(u32*)&to.high[position][column] = high;
+    *(u32*)&to.low[position][column] = low;
+}
+
+DEVICE void put(Split<PITCH>& to, u32 position, u32 column, float value) {
+    u32 high, low;
+    split_bf16(value, 0.0f, high, low);
+    to.high[position][column] = (u16)high;
+    to.low[position][column] = (u16)low;
+}
+
+// Fills shared memory with positions 0 .. end of a chunk, of which `fresh` on are computed now. `b(s, n)`, `c(s, n)`
+// and `x(s, channel)` give values of this block's head, for rows and channels that exist; `dt(s)` its step sizes.
+template <class B, class C, class X, class Dt>
+DEVICE void load_chunk(ChunkShared& shared, u32 part, u32 fresh, u32 end, float a, B b, C c, X x, Dt dt) {
+    for (u32 i = threadIdx.x; i < SSM_CHUNK * N_PADDED / 2; i += CHUNK_THREADS) {
+        u32 s = i / (N_PADDED / 2), n = i % (N_PADDED / 2) * 2;
+        bool is_there = s < end;
+        float first = is_there && n < STATE ? b(s, n) : 0.0f;
+        float second = is_there && n + 1 < STATE ? b(s, n + 1) : 0.0f;
+        put_pair(shared.b, s, n, first, second);
+        if (s / 8 < fresh / 8 || s / 8 > (end - 1) / 8) continue;
+        is_there = s >= fresh && s < end;
+        first = is_there && n < STATE ? c(s, n) : 0.0f;
+        second = is_there && n + 1 < STATE ? c(s, n + 1) : 0.0f;
+        put_pair(shared.c, s, n, first, second);
+    }
+    for (u32 i = threadIdx.x; i < SSM_CHUNK * PART_CHANNELS; i += CHUNK_THREADS) {
+        u32 s = i / PART_CHANNELS, channel = i % PART_CHANNELS;
+        bool is_there = s < end && part * PART_CHANNELS + channel < HEAD_DIM;
+        float value = is_there ? x(s, part * PART_CHANNELS + channel) : 0.0f;
+        shared.plain_x[s][channel] = value;
+        put(shared.x, s, fragment_column(channel), value);
+    }
+    if (threadIdx.x < SSM_CHUNK) {
+        u32 s = threadIdx.x;
+        float own = s < end ? dt(s) : 0.0f, product = __fmul_rn(own, a), sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < SSM_CHUNK; i++) {
+            float next = __shfl_sync(ALL_LANES, product, i);
+            sum = i <= s ? __fadd_rn(sum, next) : sum;
+        }
+        float last = __shfl_sync(ALL_LANES, sum, SSM_CHUNK - 1);
+        shared.dt[s] = own;
+        shared.sums[s] = sum;
+        shared.decays[s] = expf(sum);
+        shared.steps[s] = __fmul_rn(expf(__fsub_rn(last, sum)), own);
+    }
+}
+
+// One product of split operands: large and small parts are summed apart.
+DEVICE void mma_split(float* large, float* small, const u32* a_high, const u32* a_low, const u32* b_high,
+                      const u32* b_low) {
+    mma_bf16(large, a_high, b_high[0], b_high[1]);
+    mma_bf16(small, a_high, b_low[0], b_low[1]);
+    mma_bf16(small, a_low, b_high[0], b_high[1]);
+}
+
+// Weights of x_s in y_t, for tiles of 16 t and 8 s.
+DEVICE void weigh(ChunkShared& shared, const ChunkPlace& place, u32 fresh, u32 end) {
+    for (u32 tile = place.warp; tile < 8; tile += CHUNK_WARPS) {
+        u32 t0 = tile / 4 * 16, s0 = tile % 4 * 8;
+        if (t0 + 16 <= fresh || t0 >= end) continue;
+        float large[4] = {}, small[4] = {};
+        if (s0 < t0 + 16) {
+            const u16* a_high = &shared.c.high[t0 + place.lane % 16][place.lane / 16 * 8];
+            const u16* a_low = &shared.c.low[t0 + place.lane % 16][place.lane / 16 * 8];
+            const u16* b_high = &shared.b.high[s0 + place.lane % 8][place.lane / 8 * 8];
+            const u16* b_low = &shared.b.low[s0 + place.lane % 8][place.lane / 8 * 8];
+#pragma unroll 2
+            for (int n = 0; n < N_PADDED; n += 32) {
+                u32 bh[4], bl[4], ah[4], al[4];
+                load_matrices(bh, b_high + n);
+                load_matrices(bl, b_low + n);
+                load_matrices(ah, a_high + n);
+                load_matrices(al, a_low + n);
+                mma_split(large, small, ah, al, bh, bl);
+                load_matrices(ah, a_high + n + 16);
+                load_matrices(al, a_low + n + 16);
+                mma_split(large, small, ah, al, bh + 2, bl + 2);
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            u32 t = t0 + place.g + 8 * half, s = s0 + 2 * place.q;
+            float weight[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                float decay = expf(__fsub_rn(shared.sums[t], shared.sums[s + j]));
+                float step = __fmul_rn(decay, shared.dt[s + j]);
+                float product = __fadd_rn(large[2 * half + j], small[2 * half + j]);
+                weight[j] = s + j <= t && t < end ? __fmul_rn(step, product) : 0.0f;
+            }
+            put_pair(shared.weights, t, s, weight[0], weight[1]);
+        }
+    }
+}
+
+// What the state gives for every position computed now: each warp's piece of the sum.
+DEVICE void carry(ChunkShared& shared, const ChunkPlace& place, const StatePiece& piece, u32 fresh, u32 end) {
+    u32 high[2][4], low[2][4];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float* value = piece.value[2 * k + i];
+            split_bf16(value[0], value[1], high[k][2 * i], low[k][2 * i]);
+            split_bf16(value[2], value[3], high[k][2 * i + 1], low[k][2 * i + 1]);
+        }
+    }
+    for (u32 t0 = fresh / 8 * 8; t0 < end; t0 += 8) {
+        u32 ch[4], cl[4];
+        load_matrices(ch, &shared.c.high[t0 + place.lane % 8][32 * place.block + place.lane / 8 * 8]);
+        load_matrices(cl, &shared.c.low[t0 + place.lane % 8][32 * place.block + place.lane / 8 * 8]);
+        float large[4] = {}, small[4] = {};
+        mma_split(large, small, high[0], low[0], ch, cl);
+        mma_split(large, small, high[1], low[1], ch + 2, cl + 2);
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            float2 pair = make_float2(__fadd_rn(large[j], small[j]), __fadd_rn(large[j + 2], small[j + 2]));
+            *(float2*)&shared.carried[place.block][t0 + 2 * place.q + j][place.channel + 2 * place.g] = pair;
+        }
+    }
+}
+
+// Outputs of the positions computed now: `out(t, channel, value)`.
+template <class Out>
+DEVICE void finish(ChunkShared& shared, const ChunkPlace& place, u32 part, u32 fresh, u32 end, bool has_state, float d,
+                   Out out) {
+    u32 xh[2][4], xl[2][4];
+    u32 matrix = place.lane / 8, row = matrix / 2 * 8 + place.lane % 8, column = place.channel + matrix % 2 * 8;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        load_matrices_transposed(xh[k], &shared.x.high[16 * k + row][column]);
+        load_matrices_transposed(xl[k], &shared.x.low[16 * k + row][column]);
+    }
+    for (u32 tile = place.warp / 2; tile < 4; tile += N_BLOCKS) {
+        u32 t0 = 8 * tile;
+        if (t0 + 8 <= fresh || t0 >= end) continue;
+        u32 wh[4], wl[4];
+        load_matrices(wh, &shared.weights.high[t0 + place.lane % 8][place.lane / 8 * 8]);
+        load_matrices(wl, &shared.weights.low[t0 + place.lane % 8][place.lane / 8 * 8]);
+        float large[4] = {}, small[4] = {};
+        mma_split(large, small, xh[0], xl[0], wh, wl);
+        mma_split(large, small, xh[1], xl[1], wh + 2, wl + 2);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            u32 t = t0 + 2 * place.q + j % 2, channel = place.channel + 2 * place.g + j / 2;
+            if (t < fresh || t >= end || part * PART_CHANNELS + channel >= HEAD_DIM) continue;
+            float y = __fadd_rn(large[j], small[j]);
+            if (has_state) {
+                float carried = shared.carried[0][t][channel];
+#pragma unroll
+                for (int block = 1; block < N_BLOCKS; block++)
+                    carried = __fadd_rn(carried, shared.carried[block][t][channel]);
+                y = __fmaf_rn(shared.decays[t], carried, y);
+            }
+            out(t, part * PART_CHANNELS + channel, __fmaf_rn(d, shared.plain_x[t][channel], y));
+        }
+    }
+}
+
+// x with the steps to the end of a full chunk.
+DEVICE void scale_for_state(ChunkShared& shared) {
+    for (u32 i = threadIdx.x; i < SSM_CHUNK * PART_CHANNELS; i += CHUNK_THREADS) {
+        u32 s = i / PART_CHANNELS, channel = i % PART_CHANNELS;
+        put(shared.stepped, s, fragment_column(channel), __fmul_rn(shared.steps[s], shared.plain_x[s][channel]));
+    }
+}
+
+// Advances a warp's piece of the state to the end of a full chunk, whose start has a state or none.
+DEVICE void advance(ChunkShared& shared, const ChunkPlace& place, StatePiece& piece, bool has_state) {
+    u32 xh[2][4], xl[2][4];
+    u32 matrix = place.lane / 8, row = matrix / 2 * 8 + place.lane % 8, column = place.channel + matrix % 2 * 8;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        load_matrices_transposed(xh[k], &shared.stepped.high[16 * k + row][column]);
+        load_matrices_transposed(xl[k], &shared.stepped.low[16 * k + row][column]);
+    }
+    float keep = shared.decays[SSM_CHUNK - 1];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 bh[4], bl[4];
+        load_matrices_transposed(bh, &shared.b.high[place.lane][32 * place.block + 8 * i]);
+        load_matrices_transposed(bl, &shared.b.low[place.lane][32 * place.block + 8 * i]);
+        float large[4] = {}, small[4] = {};
+        mma_split(large, small, xh[0], xl[0], bh, bl);
+        mma_split(large, small, xh[1], xl[1], bh + 2, bl + 2);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float added = __fadd_rn(large[j], small[j]);
+            piece.value[i][j] = has_state ? __fmaf_rn(keep, piece.value[i][j], added) : added;
+        }
+    }
+}
+
+// The head that a block works on, and what it needs of its slot.
+struct ScanHead {
+    u32 head, part;
+    float a, d;
+    float* slot;
+};
+
+// Runs the rows of a segment, chunk by chunk. The four functions give values by position and column of the head:
+// `b(position, n)`, `c(position, n)`, `x(position, channel)`, `dt(position)`; `out(position, channel, value)` takes
+// what comes out.
+template <class B, class C, class X, class Dt, class Out>
+DEVICE void scan_segment(ChunkShared& shared, const SlotView& slots, const SegmentEntry& segment, const ScanHead& own,
+                         B b, C c, X x, Dt dt, Out out) {
+    ChunkPlace place;
+    StatePiece piece;
+    u32 position = segment.position, stop = segment.position + segment.rows;
+    bool has_state = position >= SSM_CHUNK;
+    if (has_state) load_piece(piece, place, own.part, state_words(slots, own.slot, position, own.head, HEADS));
+    while (position < stop) {
+        u32 start = position / SSM_CHUNK * SSM_CHUNK, fresh = position - start, end = min(stop - start, SSM_CHUNK);
+        __syncthreads();
+        load_chunk(
+            shared, own.part, fresh, end, own.a, [&](u32 s, u32 n) { return b(start + s, n); },
+            [&](u32 s, u32 n) { return c(start + s, n); }, [&](u32 s, u32 channel) { return x(start + s, channel); },
+            [&](u32 s) { return dt(start + s); });
+        __syncthreads();
+        weigh(shared, place, fresh, end);
+        if (has_state) carry(shared, place, piece, fresh, end);
+        if (end == SSM_CHUNK) scale_for_state(shared);
+        __syncthreads();
+        finish(shared, place, own.part, fresh, end, has_state, own.d,
+               [&](u32 t, u32 channel, float value) { out(start + t, channel, value); });
+        if (end == SSM_CHUNK) {
+            advance(shared, place, piece, has_state);
+            has_state = true;
+            u32 next = start + SSM_CHUNK, seed = state_seed(slots.layer, own.head, next / SSM_CHUNK);
+            if (STATE_ELEM != STATE_F32)
+                each_element(piece, place, own.part, [&](float& value, u32 index) {
+                    value = rounded_state<STATE_ELEM>(value, seed, index);
+                });
+            if (is_kept(slots, next, stop))
+                store_piece(piece, place, own.part, state_words(slots, own.slot, next, own.head, HEADS));
+        }
+        position = start + end;
+    }
+}

@@ -1,0 +1,129 @@
+// ssm_step: ssm_conv, ssm_dt, ssm_scan and gated_group_norm of segments of up to a chunk, from the input projection
+// [z | x | B | C | dt].
+//
+// A block of `ssm_step` has a segment and 32 channels of a head, as in ssm_scan, and convolves what it reads: its own
+// channels, and B and C of its group. The state is read once, and written once a chunk. `ssm_step_finish` gates and
+// normalises whole rows and stores what several blocks have read: B, dt and the raw columns of B and C.
+// Defines: those of ssm_chunk.cuh, and TAPS.
+#include "ssm_chunk.cuh"
+
+extern __shared__ __align__(16) unsigned char shared_bytes[];
+
+#define INNER (HEADS * HEAD_DIM)
+#define GROUP_STATE (GROUPS * STATE)
+#define CONV_DIM (INNER + 2 * GROUP_STATE)
+
+// The columns xBC of a row of the input projection.
+DEVICE const float* xbc_row(const SsmStepParams& p, u32 row) {
+    return f32_row(p.x, row) + INNER;
+}
+
+// A channel of xBC after the convolution, at a position of the segment.
+DEVICE float convolved(const SsmStepParams& p, const SegmentEntry& segment, float* slot, u32 position, u32 channel) {
+    float columns[TAPS], weight[TAPS];
+#pragma unroll
+    for (int k = 0; k < TAPS; k++) {
+        int at = (int)position - (TAPS - 1) + k;
+        weight[k] = p.conv_weight[channel * TAPS + k];
+        columns[k] = 0.0f;
+        if (at >= (int)segment.position)
+            columns[k] = xbc_row(p, segment.first_row + (at - segment.position))[channel];
+        else if (at >= 0)
+            columns[k] = conv_column(p.slots, slot, at, CONV_DIM)[channel];
+    }
+    return silu(convolve<TAPS>(weight, p.conv_bias[channel], columns));
+}
+
+// The step size of a head in a row.
+DEVICE float step_size(const SsmStepParams& p, u32 row, u32 head) {
+    return softplus(__fadd_rn(f32_row(p.x, row)[INNER + CONV_DIM + head], p.dt_bias[head]));
+}
+
+KERNEL __launch_bounds__(CHUNK_THREADS, 1) ssm_step(const __grid_constant__ SsmStepParams p) {
+    ChunkShared& shared = *(ChunkShared*)shared_bytes;
+    ScanHead own;
+    own.head = blockIdx.x / PARTS, own.part = blockIdx.x % PARTS;
+    own.a = p.a[own.head], own.d = p.d[own.head];
+    u32 group = own.head / (HEADS / GROUPS), first = own.head * HEAD_DIM, capacity = p.slots.ring_capacity;
+    start_dependents();
+    wait_for_inputs();
+    for (u32 index = blockIdx.y; index < p.step->segment_count; index += gridDim.y) {
+        SegmentEntry segment = p.step->segments[index];
+        own.slot = slot_part(p.slots, segment.slot);
+        auto b = [&](u32 position, u32 n) {
+            u32 column = group * STATE + n;
+            if (position >= segment.position) return convolved(p, segment, own.slot, position, INNER + column);
+            return own.slot[p.slots.ring_b + position % capacity * GROUP_STATE + column];
+        };
+        auto c = [&](u32 position, u32 n) {
+            return convolved(p, segment, own.slot, position, INNER + GROUP_STATE + group * STATE + n);
+        };
+        auto x = [&](u32 position, u32 channel) {
+            float* entry = own.slot + p.slots.ring_x + position % capacity * INNER + first + channel;
+            if (position < segment.position) return *entry;
+            // Nobody else reads these channels, and this thread has read what stood here, if anything.
+            float value = convolved(p, segment, own.slot, position, first + channel);
+            *entry = value;
+            return value;
+        };
+        auto dt = [&](u32 position) {
+            if (position >= segment.position)
+                return step_size(p, segment.first_row + (position - segment.position), own.head);
+            return own.slot[p.slots.ring_dt + position % capacity * HEADS + own.head];
+        };
+        auto out = [&](u32 position, u32 channel, float value) {
+            f32_row(p.out, segment.first_row + (position - segment.position))[first + channel] = value;
+        };
+        scan_segment(shared, p.slots, segment, own, b, c, x, dt, out);
+        __syncthreads();
+        u32 kept = min(segment.rows, p.slots.conv_capacity);
+        for (u32 i = threadIdx.x; i < kept * PART_CHANNELS; i += CHUNK_THREADS) {
+            u32 channel = own.part * PART_CHANNELS + i % PART_CHANNELS, row = segment.rows - kept + i / PART_CHANNELS;
+            if (channel < HEAD_DIM)
+                conv_column(p.slots, own.slot, segment.position + row, CONV_DIM)[first + channel] =
+                    xbc_row(p, segment.first_row + row)[first + channel];
+        }
+        __syncthreads();
+    }
+}
+
+// Stores B or a raw column, a thread a channel of B and C, and dt, a thread a head.
+DEVICE void store_shared(const SsmStepParams& p, const SegmentEntry& segment, u32 column) {
+    float* slot = slot_part(p.slots, segment.slot);
+    u32 capacity = p.slots.ring_capacity;
+    if (column >= 2 * GROUP_STATE) {
+        u32 head = column - 2 * GROUP_STATE;
+        for (u32 row = 0; head < HEADS && row < segment.rows; row++)
+            slot[p.slots.ring_dt + (segment.position + row) % capacity * HEADS + head] =
+                step_size(p, segment.first_row + row, head);
+        return;
+    }
+    if (column < GROUP_STATE)
+        for (u32 row = 0; row < segment.rows; row++) {
+            u32 position = segment.position + row;
+            slot[p.slots.ring_b + position % capacity * GROUP_STATE + column] =
+                convolved(p, segment, slot, position, INNER + column);
+        }
+    u32 kept = min(segment.rows, p.slots.conv_capacity);
+    for (u32 row = segment.rows - kept; row < segment.rows; row++)
+        conv_column(p.slots, slot, segment.position + row, CONV_DIM)[INNER + column] =
+            xbc_row(p, segment.first_row + row)[INNER + column];
+}
+
+// Blocks (row, 0) normalise rows; blocks (x, y + 1) store NORM_BLOCK columns of segments.
+KERNEL __launch_bounds__(NORM_BLOCK) ssm_step_finish(const __grid_constant__ SsmStepParams p) {
+    __shared__ NormShared shared;
+    start_dependents();
+    wait_for_inputs();
+    if (blockIdx.y == 0) {
+        u32 row = blockIdx.x;
+        if (row >= p.step->rows) return;
+        float* y = f32_row(p.out, row);
+        gate_and_normalize(y, f32_row(p.x, row), p.norm, y, byte_row(p.rounded, row), p.rounded_kind, INNER, GROUPS, p.eps, shared,
+                           (float*)shared_bytes);
+        return;
+    }
+    u32 column = (blockIdx.y - 1) * NORM_BLOCK + threadIdx.x;
+    for (u32 index = blockIdx.x; index < p.step->segment_count; index += gridDim.x)
+        store_shared(p, p.step->segments[index], column);
+}

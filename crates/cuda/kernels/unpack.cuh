@@ -1,0 +1,3 @@
+// Stored block types to values, each once.
+#pragma once
+#include "common.cuh"

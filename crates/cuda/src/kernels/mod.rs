@@ -1,0 +1,60 @@
+//! The kernels: a file per op, or per few small ones, with its rows, its parameters and the binding of a call.
+
+pub(crate) mod add;
+pub(crate) mod attention;
+pub(crate) mod binding;
+pub(crate) mod choose;
+pub(crate) mod concat;
+pub(crate) mod declaration;
+pub(crate) mod delta_scan;
+pub(crate) mod embed;
+pub(crate) mod gated_group_norm;
+pub(crate) mod glu;
+pub(crate) mod matmul;
+pub(crate) mod moe_matmul;
+pub(crate) mod moe_route;
+pub(crate) mod moe_rows;
+pub(crate) mod norm;
+pub(crate) mod pointwise;
+pub(crate) mod rope;
+pub(crate) mod round;
+pub(crate) mod short_conv;
+pub(crate) mod slot;
+pub(crate) mod ssm_conv;
+pub(crate) mod ssm_dt;
+pub(crate) mod ssm_scan;
+pub(crate) mod ssm_step;
+pub(crate) mod step;
+
+use crate::arch::Arch;
+use declaration::Declaration;
+
+/// Every kernel of an architecture.
+pub(crate) fn declarations(arch: Arch) -> Vec<Declaration> {
+    let ops: &[fn(Arch) -> Vec<Declaration>] = &[
+        embed::declare,
+        norm::declare,
+        rope::declare,
+        matmul::declare,
+        moe_matmul::declare,
+        add::declare,
+        attention::declare,
+        choose::declare,
+        delta_scan::declare,
+        gated_group_norm::declare,
+        matmul::declare,
+        moe_matmul::declare,
+        moe_route::declare,
+        short_conv::declare,
+        ssm_conv::declare,
+        ssm_dt::declare,
+        ssm_scan::declare,
+        ssm_step::declare,
+        pointwise::declare,
+        glu::declare,
+        concat::declare,
+        moe_rows::declare,
+        round::declare,
+    ];
+    ops.iter().flat_map(|declare| declare(arch)).collect()
+}

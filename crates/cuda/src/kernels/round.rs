@@ -1,0 +1,71 @@
+//! Rows of private types: the op `quantize`, and what kernels that round their output as they write it share.
+
+use mambo_kernel::{BackendError, Elem, Op, OpKind, Site};
+
+use super::binding::Binding;
+use super::declaration::Declaration;
+use crate::activation::{BF16X2, F16};
+use crate::arch::Arch;
+use crate::launch::Launch;
+use crate::params::{CStruct, Ptr, View, c_struct};
+use crate::source::{Source, Specialisation};
+use crate::step_table::StepTable;
+
+c_struct! {
+    struct QuantizeParams { step: Ptr<StepTable>, x: View, out: View, kind: u32, unused: u32 }
+}
+
+static SOURCE: Source = Source {
+    stem: "quantize",
+    text: include_str!("../../kernels/quantize.cu"),
+    structs: &[QuantizeParams::c_text],
+};
+
+/// Threads of blocks that take a row each.
+pub(crate) const ROW_THREADS: [u32; 3] = [64, 256, 512];
+
+/// Threads for a row of so many columns. They decide the order of a row's sums, so nothing else may.
+pub(crate) fn row_threads(cols: u32) -> u32 {
+    match cols {
+        0..=256 => 64,
+        257..=1536 => 256,
+        _ => 512,
+    }
+}
+
+/// The number by which `round.cuh` knows a private type; 0 is none.
+pub(crate) fn kind(elem: Elem) -> u32 {
+    match elem {
+        elem if elem == F16 => 1,
+        elem if elem == BF16X2 => 2,
+        elem => unreachable!("{} is no private type of this backend", elem.name()),
+    }
+}
+
+/// Whether a kernel whose blocks take whole rows can write a private type.
+pub(crate) fn rounds(_: &Site, elem: Elem) -> bool {
+    elem == F16 || elem == BF16X2
+}
+
+/// The rounded output of a call and its kind.
+pub(crate) fn rounded(binding: &Binding) -> (View, u32) {
+    (binding.rounded(), binding.call.rounded.map_or(0, |operand| kind(operand.elem)))
+}
+
+fn kernel(threads: u32) -> Specialisation {
+    Specialisation::new(&SOURCE, "quantize").define("THREADS", threads)
+}
+
+pub(crate) fn declare(_: Arch) -> Vec<Declaration> {
+    let kernels = ROW_THREADS.map(kernel).to_vec();
+    let accepts = |site: &Site| matches!(site.op, Op::Quantize(elem) if rounds(site, *elem));
+    vec![Declaration::new(OpKind::Quantize, "f32", kernels, bind).offering(|row| row.accepting(accepts))]
+}
+
+fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
+    let Op::Quantize(elem) = binding.call.op else { binding.wrong_op() };
+    let (x, out) = (binding.input(0), binding.output(0));
+    let params = QuantizeParams { step: binding.step, x, out, kind: kind(elem), unused: 0 };
+    let threads = row_threads(x.cols);
+    Ok(vec![Launch::new(kernel(threads), &params).grid([binding.rows(), 1, 1]).block(threads)])
+}

@@ -1,0 +1,108 @@
+//! One state layer's parts of the recurrent slots, as kernels see them, and the sizes that these are compiled for.
+
+use mambo_kernel::{SSM_CHUNK, SlotLayout, SsmDims, StateElem};
+
+use super::binding::SlotPool;
+use crate::params::{Ptr, c_struct};
+use crate::source::Specialisation;
+
+c_struct! {
+    /// Parts of the slots; see `SlotLayout` for the offsets, which count words.
+    pub(crate) struct SlotView {
+        /// The part of slot 0.
+        pub parts: Ptr<f32>,
+        /// Words from one slot's part to the next.
+        pub stride: u64,
+        pub state: u32,
+        pub head_stride: u32,
+        pub chunks: u32,
+        pub conv: u32,
+        pub conv_capacity: u32,
+        pub ring_x: u32,
+        pub ring_b: u32,
+        pub ring_dt: u32,
+        pub ring_capacity: u32,
+        pub layer: u32,
+    }
+}
+
+impl SlotView {
+    pub fn of(pool: &SlotPool) -> SlotView {
+        let SlotLayout { state, head_stride, chunks, conv, conv_capacity, .. } = pool.layout;
+        let SlotLayout { ring_x, ring_b, ring_dt, ring_capacity, layer, .. } = pool.layout;
+        let narrow = |n: usize| u32::try_from(n).expect("a layer's part of a slot is smaller than 16 GiB");
+        SlotView {
+            parts: pool.parts,
+            stride: pool.stride_words as u64,
+            state: narrow(state),
+            head_stride: narrow(head_stride),
+            chunks: narrow(chunks),
+            conv: narrow(conv),
+            conv_capacity: narrow(conv_capacity),
+            ring_x: narrow(ring_x),
+            ring_b: narrow(ring_b),
+            ring_dt: narrow(ring_dt),
+            ring_capacity: narrow(ring_capacity),
+            layer: narrow(layer),
+        }
+    }
+}
+
+/// Channels of a head that a block of a scan has.
+pub(crate) const PART_CHANNELS: usize = 32;
+
+/// Most segments that blocks of a scan are launched for; the rest follow in a loop.
+const MOST_SEGMENTS: usize = 32;
+
+/// Blocks for the segments of a step of so many tokens.
+pub(crate) fn segment_blocks(tokens: usize) -> u32 {
+    tokens.min(MOST_SEGMENTS) as u32
+}
+
+/// Blocks for the channels of all heads.
+pub(crate) fn head_blocks(dims: &SsmDims) -> u32 {
+    (dims.heads * dims.head_dim.div_ceil(PART_CHANNELS)) as u32
+}
+
+/// A scan's kernel for these sizes.
+pub(crate) fn sized(kernel: Specialisation, dims: &SsmDims, elem: StateElem, shared: u32) -> Specialisation {
+    let elem = match elem {
+        StateElem::F32 => 0,
+        StateElem::F16 => 1,
+        StateElem::BF16 => 2,
+    };
+    kernel
+        .define("HEADS", dims.heads)
+        .define("HEAD_DIM", dims.head_dim)
+        .define("STATE", dims.state)
+        .define("GROUPS", dims.groups)
+        .define("STATE_ELEM", elem)
+        .define("SHARED_BYTES", shared)
+}
+
+/// Shared memory of the chunk of a Mamba-2 scan (`ChunkShared` in ssm_chunk.cuh).
+pub(crate) fn chunk_shared_bytes(dims: &SsmDims) -> u32 {
+    let (blocks, pitch) = (dims.state.div_ceil(32), PART_CHANNELS + 8);
+    // Halves of B and C, of x twice and of the weights; x; what the state gives; four numbers of every position.
+    let split = 4 * (2 * (32 * blocks + 8) + 3 * pitch);
+    let floats = PART_CHANNELS + 1 + blocks * pitch + 4;
+    (SSM_CHUNK * (split + 4 * floats)) as u32
+}
+
+/// Threads of such a block.
+pub(crate) fn chunk_threads(dims: &SsmDims) -> u32 {
+    (64 * dims.state.div_ceil(32)) as u32
+}
+
+/// The largest state a scan's kernels keep in the registers of a block.
+pub(crate) const MOST_STATE: usize = 128;
+
+/// The mixer of Nemotron 3 Nano 30B, which kernels are tuned for.
+pub(crate) const RELEASED: SsmDims = SsmDims { heads: 64, head_dim: 64, state: 128, groups: 8, taps: 4 };
+/// A small one with odd sizes.
+pub(crate) const ODD: SsmDims = SsmDims { heads: 3, head_dim: 5, state: 7, groups: 1, taps: 3 };
+
+/// Whether heads share groups evenly and the state is one that the kernels hold.
+pub(crate) fn is_scannable(dims: &SsmDims) -> bool {
+    dims.state > 0 && dims.state <= MOST_STATE && dims.groups > 0 && dims.heads.is_multiple_of(dims.groups)
+}

@@ -1,0 +1,39 @@
+//! NVIDIA GPUs as a backend: kernels in CUDA C++ that are compiled where they run, one graph per program and number of
+//! rows, weights and caches in the device's memory.
+//!
+//! Driver and compiler are looked for when they are needed, so that a program with this crate starts anywhere.
+
+mod activation;
+mod arch;
+mod backend;
+mod bandwidth;
+mod caches;
+mod compiler;
+mod device;
+mod driver;
+mod graph;
+mod kernels;
+mod launch;
+mod loader;
+mod memory;
+mod modules;
+mod params;
+mod program;
+mod source;
+mod step_table;
+mod steps;
+mod upload;
+mod weights;
+
+pub use arch::Arch;
+pub use backend::{CudaBackend, CudaError, CudaOptions};
+pub use compiler::{CompileError, Compiled, Compiler};
+pub use device::{DeviceInfo, NoGpu, devices, usable_device};
+pub use source::{Expects, Specialisation};
+
+/// Everything that is compiled for an architecture, for tests and for programs that ship machine code.
+pub fn specialisations(arch: Arch) -> Vec<Specialisation> {
+    let all = kernels::declarations(arch).into_iter().flat_map(|declaration| declaration.specialisations);
+    let own = kernels::step::specialisations().into_iter().chain([bandwidth::kernel()]);
+    all.chain(own).filter(|kernel| kernel.runs_on(arch)).collect()
+}
