@@ -60,11 +60,11 @@ impl Container {
     }
 
     /// The type a tensor is kept in, and why it is not the one that is wanted.
-    pub(super) fn choose(self, tensor: &ExportTensor, part: Part, wanted: DType) -> (DType, Option<String>) {
+    pub(super) fn choose(self, tensor: &ExportTensor, wanted: DType) -> (DType, Option<String>) {
         let columns = tensor.shape.last().copied().unwrap_or(1);
         let block = wanted.block_elems();
         // llama.cpp has no place for a factor beside these, and refuses files with tensors it does not know.
-        let knows_no_factor = matches!(part, Part::Embed | Part::LatentDown | Part::LatentUp);
+        let knows_no_factor = matches!(tensor.part, Part::Embed | Part::LatentDown | Part::LatentUp);
         if self == Container::Gguf
             && wanted == DType::NVFP4
             && (knows_no_factor || tensor.weight.starts_with("mtp."))
@@ -93,10 +93,9 @@ impl Container {
     }
 
     /// A tensor and what stands beside it.
-    pub(super) fn planned(self, tensor: ExportTensor, part: Part, dtype: DType) -> Vec<Planned> {
-        let ExportTensor { name, weight, shape, first_row, turned_heads, .. } = tensor;
-        let main =
-            Planned { name, weight, part, shape, dtype, first_row, turned_heads, content: Content::Values };
+    pub(super) fn planned(self, tensor: ExportTensor, dtype: DType) -> Vec<Planned> {
+        let part = tensor.part;
+        let main = Planned::new(tensor, dtype);
         match (self, dtype) {
             (Container::Gguf, DType::NVFP4) => {
                 let experts = if part.usage() == WeightUse::Experts { main.shape[0] } else { 1 };

@@ -102,7 +102,7 @@ pub fn convert(
     output.check()?;
     output.check_not_source(model)?;
     let container = Container::of(output.path);
-    let weights = model.weights()?;
+    let weights = model.stored_weights(container == Container::Gguf)?;
     let mut layout = recipe.layout(&model.spec, container)?;
     layout.keep_kv_scales(weights.kv_scales(), container);
     let converter = Converter::new(&weights, &layout, importance, output.threads)?;
@@ -165,7 +165,7 @@ impl Sink for GgufWriter {
 mod tests {
     use super::*;
     use crate::Content;
-    use mambo_model::Part;
+    use mambo_model::{Order, Part};
 
     struct Nothing;
 
@@ -185,7 +185,9 @@ mod tests {
             shape: vec![1 << 60],
             dtype: DType::F32,
             first_row: 0,
-            turned_heads: None,
+            second: None,
+            rows: Order::Same,
+            columns: Order::Same,
             content: Content::Values,
         };
         let layout = Layout { tensors: vec![tensor], notes: Vec::new() };

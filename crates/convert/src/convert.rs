@@ -1,13 +1,14 @@
 //! The weights of an open model in other types, row by row, and how far each comes from its source. Must not
 //! know files.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mambo_kernel::{WeightPart, WeightSource, WeightUse};
-use mambo_model::{BoundWeight, WeightTable, turned_row};
+use mambo_model::{BoundWeight, Order, WeightTable};
 use mambo_tensor::blocks::{E2M1_MAX, pairs};
 use mambo_tensor::{DType, F8_E4M3_MAX, decode_row, encode_row_weighted};
 
@@ -65,10 +66,14 @@ impl<'a, 'c> Converter<'a, 'c> {
         let found = Mutex::new(HashMap::new());
         let work = || -> Result<(), ConvertError> {
             while let Some(tensor) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let weight = bound(weights, &tensor.weight)?;
-                let factors = factors_of(weight, tensor.encoding()).map_err(|error| {
-                    ConvertError::Weight { weight: tensor.weight.clone(), source: Box::new(error) }
-                })?;
+                let mut factors = Vec::new();
+                for name in std::iter::once(&tensor.weight).chain(&tensor.second) {
+                    let own = factors_of(bound(weights, name)?, tensor.encoding()).map_err(|error| {
+                        ConvertError::Weight { weight: name.clone(), source: Box::new(error) }
+                    })?;
+                    factors.resize(own.len(), 0.0);
+                    factors.iter_mut().zip(own).for_each(|(all, own): (&mut f32, f32)| *all = all.max(own));
+                }
                 found.lock().expect("no worker panics").insert(tensor.weight.as_str(), factors);
             }
             Ok(())
@@ -106,10 +111,13 @@ impl<'a, 'c> Converter<'a, 'c> {
 
 impl Source for Converter<'_, '_> {
     fn rows(&self, tensor: &Planned, rows: Range<usize>, out: &mut [u8]) -> Result<(), ConvertError> {
-        let weight = bound(self.weights, &tensor.weight)?;
-        match tensor.content {
+        match &tensor.content {
+            Content::Given(values) => {
+                given(values, tensor, rows, out);
+                return Ok(());
+            }
             Content::FactorsOf(_) => {
-                self.write_factors(tensor, weight, out);
+                self.write_factors(tensor, bound(self.weights, &tensor.weight)?, out);
                 return Ok(());
             }
             Content::Constant(value) => {
@@ -118,31 +126,13 @@ impl Source for Converter<'_, '_> {
             }
             _ => {}
         }
+        if tensor.rows != Order::Same {
+            return self.ordered_rows(tensor, rows, out);
+        }
+        let weight = bound(self.weights, &tensor.weight)?;
         let mut row = RowConverter::new(self, tensor, weight);
         let per_part = row.row_count / weight.part_count();
         let mut out = out.chunks_exact_mut(tensor.row_bytes());
-        if tensor.turned_heads.is_some() {
-            // Rows of one head are close together: the part they are in is read once for most of them.
-            let mut read: Option<(usize, WeightPart)> = None;
-            for (index, out) in rows.zip(&mut out) {
-                let index = tensor.first_row + turned_row(tensor.turned_heads, index);
-                let part = index / per_part;
-                let bytes = match read.take() {
-                    Some((own, bytes)) if own == part => bytes,
-                    _ => weight.part(part)?,
-                };
-                let (in_part, stored) = (index % per_part, bytes.bytes.len() / per_part);
-                row.convert(
-                    index,
-                    bytes.row_scale(in_part),
-                    &bytes.bytes[in_part * stored..][..stored],
-                    out,
-                )?;
-                read = Some((part, bytes));
-            }
-            self.note_error(tensor, row.error);
-            return Ok(());
-        }
         let (mut start, last) = (tensor.first_row + rows.start, tensor.first_row + rows.end);
         while start < last {
             let part = start / per_part;
@@ -165,15 +155,51 @@ impl Source for Converter<'_, '_> {
     }
 }
 
+impl Converter<'_, '_> {
+    /// Rows in another order than the weight's, perhaps of two weights.
+    fn ordered_rows(&self, tensor: &Planned, rows: Range<usize>, out: &mut [u8]) -> Result<(), ConvertError> {
+        let names = std::iter::once(&tensor.weight).chain(&tensor.second);
+        let weights = names.map(|name| bound(self.weights, name)).collect::<Result<Vec<_>, _>>()?;
+        let mut converters: Vec<RowConverter> =
+            weights.iter().map(|weight| RowConverter::new(self, tensor, weight)).collect();
+        // Rows of one head are close together: the part they are in is read once for most of them.
+        let mut read: Vec<Option<(usize, WeightPart)>> = weights.iter().map(|_| None).collect();
+        for (index, out) in rows.zip(out.chunks_exact_mut(tensor.row_bytes())) {
+            let (which, index) = tensor.rows.source(index);
+            let (weight, row, index) = (weights[which], &mut converters[which], tensor.first_row + index);
+            let per_part = row.row_count / weight.part_count();
+            let part = index / per_part;
+            let bytes = match read[which].take() {
+                Some((own, bytes)) if own == part => bytes,
+                _ => weight.part(part)?,
+            };
+            let (in_part, stored) = (index % per_part, bytes.bytes.len() / per_part);
+            let scale = bytes.row_scale(in_part);
+            row.convert(index, scale, &bytes.bytes[in_part * stored..][..stored], out)?;
+            read[which] = Some((part, bytes));
+        }
+        converters.iter().for_each(|row| self.note_error(tensor, row.error));
+        Ok(())
+    }
+}
+
+/// Values that a layout brings itself.
+pub(crate) fn given(values: &[f32], tensor: &Planned, rows: Range<usize>, out: &mut [u8]) {
+    let bytes = values[rows.start * tensor.row_elems()..].iter().flat_map(|value| value.to_le_bytes());
+    out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
+}
+
 /// Converts rows of one weight.
 struct RowConverter<'a, 'c> {
     weight: &'a BoundWeight<'c>,
-    content: Content,
+    content: &'a Content,
     dtype: DType,
     /// One for each expert, or none.
     factors: &'a [f32],
     /// One for each column, or for each column of each expert.
     importance: Option<&'a [f32]>,
+    /// Order of the columns that are written.
+    order: Order,
     /// Rows of the whole weight.
     row_count: usize,
     values: Vec<f32>,
@@ -184,7 +210,7 @@ struct RowConverter<'a, 'c> {
 }
 
 impl<'a, 'c> RowConverter<'a, 'c> {
-    fn new(converter: &'a Converter<'a, 'c>, tensor: &Planned, weight: &'a BoundWeight<'c>) -> Self {
+    fn new(converter: &'a Converter<'a, 'c>, tensor: &'a Planned, weight: &'a BoundWeight<'c>) -> Self {
         let dtype = tensor.encoding();
         // Codes and scales are parts of the weight's rows; other tensors may fold them anew.
         let columns = match tensor.content {
@@ -194,10 +220,11 @@ impl<'a, 'c> RowConverter<'a, 'c> {
         let encoded = dtype.row_bytes(columns).expect("the type was chosen to divide the row");
         RowConverter {
             weight,
-            content: tensor.content,
+            content: &tensor.content,
             dtype,
             factors: converter.factors.get(tensor.weight.as_str()).map_or(&[], Vec::as_slice),
-            importance: converter.importance.and_then(|i| i.of(&tensor.weight)),
+            importance: converter.importance.and_then(|i| i.of(weight.name())),
+            order: tensor.columns,
             row_count: weight.shape().iter().product::<usize>() / columns,
             values: vec![0.0; columns],
             became: vec![0.0; columns],
@@ -232,13 +259,14 @@ impl<'a, 'c> RowConverter<'a, 'c> {
         hand_over: impl FnOnce(&[u8]),
     ) -> Result<(), ConvertError> {
         let factor = self.of_expert(self.factors, 1, index).map_or(1.0, |f| f[0]);
-        let is_logarithm = self.content == Content::Logarithms;
+        let is_logarithm = *self.content == Content::Logarithms;
         decode_row(self.weight.dtype(), stored, &mut self.values)?;
         let multiplier = scale / factor;
         if let Some(column) = self.values.iter().position(|value| !(value * multiplier).is_finite()) {
             return Err(self.damaged(index, column, self.values[column] * multiplier));
         }
-        if self.weight.dtype() == self.dtype && scale == factor && !is_logarithm {
+        if self.weight.dtype() == self.dtype && scale == factor && !is_logarithm && self.order == Order::Same
+        {
             hand_over(stored);
             return Ok(());
         }
@@ -249,9 +277,14 @@ impl<'a, 'c> RowConverter<'a, 'c> {
             self.values.iter_mut().for_each(|value| *value = f64::from(-*value).ln() as f32);
         }
         let importance = self.importance.and_then(|i| self.of_expert(i, self.values.len(), index));
-        encode_row_weighted(self.dtype, &self.values, importance, &mut self.encoded)?;
+        let mut importance = importance.map(Cow::Borrowed);
+        if self.order != Order::Same {
+            self.values = in_order(self.order, &self.values);
+            importance = importance.map(|importance| Cow::Owned(in_order(self.order, &importance)));
+        }
+        encode_row_weighted(self.dtype, &self.values, importance.as_deref(), &mut self.encoded)?;
         hand_over(&self.encoded);
-        if self.content != Content::BlockScales {
+        if *self.content != Content::BlockScales {
             decode_row(self.dtype, &self.encoded, &mut self.became)?;
             let error = SquaredError::of(&self.values, &self.became);
             let square = f64::from(factor) * f64::from(factor);
@@ -278,6 +311,10 @@ impl<'a, 'c> RowConverter<'a, 'c> {
         let expert = (row * experts).checked_div(self.row_count)?;
         numbers.get(expert * each..(expert + 1) * each)
     }
+}
+
+fn in_order(order: Order, values: &[f32]) -> Vec<f32> {
+    (0..values.len()).map(|column| values[order.source(column).1]).collect()
 }
 
 fn bound<'a, 'c>(weights: &'a WeightTable<'c>, name: &str) -> Result<&'a BoundWeight<'c>, ConvertError> {

@@ -42,6 +42,7 @@ pub fn write_folder(
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<u64, ConvertError> {
     check(output.path)?;
+    model.spec.check_hf_tensors()?;
     output.check_room(layout)?;
     let partial = PartialFolder::create(output.path)?;
     for (name, text) in texts(model, layout)? {

@@ -28,8 +28,9 @@ pub fn of_model(model: &Model, recipe: &Recipe) -> Result<GgufMetadata, ConvertE
     match model.checkpoint.metadata() {
         Metadata::Gguf(own) => gguf_text::copy_text(&mut metadata, own),
         Metadata::Config(files) => {
-            if files.tokenizer_json.is_some() {
-                vocabulary::add(model, files, &mut metadata)?;
+            match files.tokenizer_json {
+                Some(_) => vocabulary::add(model, files, &mut metadata)?,
+                None => gguf_text::set_no_vocabulary(&mut metadata),
             }
             if let Some(template) = &files.chat_template {
                 gguf_text::set_chat_template(&mut metadata, template);

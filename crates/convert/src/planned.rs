@@ -2,7 +2,7 @@
 //! type was chosen.
 
 use mambo_kernel::KvScale;
-use mambo_model::Part;
+use mambo_model::{ExportTensor, Order, Part};
 use mambo_tensor::DType;
 
 use crate::Container;
@@ -22,17 +22,23 @@ pub struct Planned {
     pub dtype: DType,
     /// Row of the weight it starts with: experts may have a tensor each.
     pub first_row: usize,
-    /// Channels of a head whose rows go from halves to neighbours, see [`mambo_model::turned_row`].
-    pub turned_heads: Option<usize>,
+    /// Canonical name of a second weight whose rows take turns with the first one's.
+    pub second: Option<String>,
+    /// Order of its rows.
+    pub rows: Order,
+    /// Order of its columns.
+    pub columns: Order,
     /// Which values of the weight these are.
     pub content: Content,
 }
 
 /// What a tensor of a file holds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// The weight's own values.
     Values,
+    /// Values that follow from the model's description and no weight holds.
+    Given(Vec<f32>),
     /// The logarithms of their magnitudes: how safetensors files keep the decay.
     Logarithms,
     /// `nvfp4` codes alone, neighbours in one byte.
@@ -47,8 +53,8 @@ pub enum Content {
 
 impl Content {
     /// Whether a tensor of this kind stands for the weight when values are counted.
-    pub fn is_main(self) -> bool {
-        matches!(self, Content::Values | Content::Logarithms | Content::Codes)
+    pub fn is_main(&self) -> bool {
+        matches!(self, Content::Values | Content::Given(_) | Content::Logarithms | Content::Codes)
     }
 }
 
@@ -61,6 +67,13 @@ pub struct Layout {
 }
 
 impl Planned {
+    /// A tensor that holds the values of its weight in this type.
+    pub fn new(tensor: ExportTensor, dtype: DType) -> Planned {
+        let ExportTensor { name, weight, part, second, shape, first_row, rows, columns, values, .. } = tensor;
+        let content = values.map_or(Content::Values, Content::Given);
+        Planned { name, weight, part, second, shape, dtype, first_row, rows, columns, content }
+    }
+
     fn columns(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
@@ -85,7 +98,7 @@ impl Planned {
         match self.content {
             Content::Codes | Content::BlockScales => DType::NVFP4,
             Content::FactorsOf(dtype) => dtype,
-            Content::Values | Content::Logarithms | Content::Constant(_) => self.dtype,
+            Content::Values | Content::Given(_) | Content::Logarithms | Content::Constant(_) => self.dtype,
         }
     }
 

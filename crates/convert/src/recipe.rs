@@ -1,9 +1,7 @@
 //! How each tensor of a file is stored: a default type, rules for some weights, and what happens where a
 //! type does not divide a row. Must not know values.
 
-use std::collections::HashMap;
-
-use mambo_model::{ModelSpec, Part};
+use mambo_model::ModelSpec;
 use mambo_runtime::TypeTable;
 use mambo_tensor::DType;
 
@@ -93,21 +91,19 @@ impl Recipe {
                 return Err(ConvertError::NoSuchMatrix { pattern: pattern.clone(), known });
             }
         }
-        let parts: HashMap<String, Part> = spec.weights().into_iter().map(|w| (w.name, w.part)).collect();
         let mut replaced: Vec<(DType, DType, String, usize)> = Vec::new();
         let mut tensors = Vec::new();
         for tensor in exported {
-            let part = parts[&tensor.weight];
             let wanted = if tensor.quantizable { self.wanted(&tensor.weight) } else { DType::F32 };
             container.check(wanted)?;
-            let (dtype, reason) = container.choose(&tensor, part, wanted);
+            let (dtype, reason) = container.choose(&tensor, wanted);
             if let Some(reason) = reason {
                 match replaced.iter_mut().find(|r| (r.0, r.1, &r.2) == (wanted, dtype, &reason)) {
                     Some(row) => row.3 += 1,
                     None => replaced.push((wanted, dtype, reason, 1)),
                 }
             }
-            tensors.extend(container.planned(tensor, part, dtype));
+            tensors.extend(container.planned(tensor, dtype));
         }
         let note = |(wanted, dtype, reason, count): (DType, DType, String, usize)| {
             let tensors = if count == 1 { "tensor is" } else { "tensors are" };

@@ -106,7 +106,7 @@ fn make<'a>(
 mod tests {
     use super::*;
     use crate::Content;
-    use mambo_model::Part;
+    use mambo_model::{Order, Part};
     use mambo_tensor::DType;
 
     fn planned(name: &str, shape: &[usize]) -> Planned {
@@ -117,7 +117,9 @@ mod tests {
             shape: shape.to_vec(),
             dtype: DType::F32,
             first_row: 0,
-            turned_heads: None,
+            second: None,
+            rows: Order::Same,
+            columns: Order::Same,
             content: Content::Values,
         }
     }

@@ -13,9 +13,9 @@ use crate::error::ModelError;
 use crate::families::Family;
 use crate::families::spelling::Pick;
 use crate::kv_scale;
-use crate::locate::{Arranged, locate, pick};
+use crate::locate::{Arranged, is_picked_by_element, locate, pick};
 use crate::names::{Part, Transform};
-use crate::quantization::MlxSettings;
+use crate::quantization::{self, MlxSettings, PackedSettings};
 use crate::spec::ModelSpec;
 use crate::storage::{self, BadScale, Dims, Files, Form, Span, StoredPart};
 use crate::unread;
@@ -47,7 +47,7 @@ pub struct BoundWeight<'c> {
 
 /// Finds every weight of `spec` in `checkpoint`.
 pub fn bind<'c>(checkpoint: &'c Checkpoint, spec: &ModelSpec) -> Result<WeightTable<'c>, ModelError> {
-    let files = Files { checkpoint, mlx: MlxSettings::of_checkpoint(checkpoint) };
+    let files = files(checkpoint);
     let weights: Vec<BoundWeight> =
         spec.weights().into_iter().map(|weight| bind_one(&files, spec, weight)).collect::<Result<_, _>>()?;
     let unread = unread::check(checkpoint, spec, &read_tensors(&weights))?;
@@ -57,7 +57,7 @@ pub fn bind<'c>(checkpoint: &'c Checkpoint, spec: &ModelSpec) -> Result<WeightTa
 
 /// Everything that keeps the weights of `spec` from being found, where [`bind`] stops at the first.
 pub fn problems(checkpoint: &Checkpoint, spec: &ModelSpec) -> Vec<ModelError> {
-    let files = Files { checkpoint, mlx: MlxSettings::of_checkpoint(checkpoint) };
+    let files = files(checkpoint);
     let (mut weights, mut problems) = (Vec::new(), Vec::new());
     for weight in spec.weights() {
         match bind_one(&files, spec, weight) {
@@ -68,6 +68,15 @@ pub fn problems(checkpoint: &Checkpoint, spec: &ModelSpec) -> Vec<ModelError> {
     problems.extend(unread::check(checkpoint, spec, &read_tensors(&weights)).err());
     problems.extend(kv_scale::read(&files, spec).err());
     problems
+}
+
+fn files(checkpoint: &Checkpoint) -> Files<'_> {
+    Files {
+        checkpoint,
+        mlx: MlxSettings::of_checkpoint(checkpoint),
+        packed: PackedSettings::of_checkpoint(checkpoint),
+        square: quantization::square(checkpoint),
+    }
 }
 
 /// Names of all tensors that weights are made of.
@@ -93,7 +102,9 @@ impl<'c> WeightTable<'c> {
 
     /// What a reader should know about how weights are held.
     pub fn notes(&self) -> Vec<String> {
-        self.weights.iter().filter_map(BoundWeight::note).chain(self.unread.clone()).collect()
+        let forms = self.weights.iter().filter_map(|weight| Some(weight.parts.first()?.form));
+        let notes = self.weights.iter().filter_map(BoundWeight::note).chain(storage::decoded(forms));
+        notes.chain(self.unread.clone()).collect()
     }
 
     /// What a KV cache of 8-bit floats divides by, for each attention layer in layer order; the MTP head's
@@ -258,7 +269,7 @@ impl BoundWeight<'_> {
 
     /// Columns of what is picked: of vectors it is elements.
     fn picked_cols(&self) -> usize {
-        if self.usage() == WeightUse::Vector { 1 } else { self.cols() }
+        if is_picked_by_element(&self.weight) { 1 } else { self.cols() }
     }
 
     fn row_scales<'a>(&'a self, part: &'a StoredPart) -> Result<Cow<'a, [f32]>, ModelError> {
@@ -385,7 +396,8 @@ fn bind_one<'c>(files: &Files<'c>, spec: &ModelSpec, weight: Weight) -> Result<B
         part if is_safetensors && family.plus_one.contains(&part) => Transform::PlusOne,
         _ => Transform::None,
     };
-    let arranged = Arranged::of(spec, weight, rows);
+    let stored = tensors.first().map_or(&[][..], |tensor| tensor.shape.dims());
+    let arranged = Arranged::of(spec, weight, rows, stored);
     for &tensor in &tensors {
         let is_one_of_several = tensors.len() > 1 || is_single_expert(weight, tensor);
         let want = if is_one_of_several { &weight.shape[1..] } else { &arranged.shape[..] };
@@ -446,7 +458,8 @@ fn check_shape(files: &Files, dims: Dims, tensor: &TensorInfo) -> Result<(), Mod
         // Files differ in how they fold small weights; only their order counts.
         WeightUse::Vector if want.len() == 1 => tensor.shape.elems() == want[0],
         WeightUse::Vector => got.iter().filter(|&&d| d != 1).eq(want.iter().filter(|&&d| d != 1)),
-        _ => got == want,
+        // A matrix of one row may be stored as that row.
+        _ => got == want || want.split_first() == Some((&1, got)),
     };
     match fits {
         true => Ok(()),

@@ -57,6 +57,16 @@ pub enum ModelError {
         /// The format, as the end of a sentence.
         what: &'static str,
     },
+    /// A model of which a GGUF file would describe another one.
+    #[error(
+        "this model of the family `{family}` cannot be written as a GGUF file: {what}; keep the files as they are"
+    )]
+    NotKept {
+        /// The family.
+        family: String,
+        /// What would be lost.
+        what: String,
+    },
     /// A tensor the model needs is not in the files.
     #[error("{file}: tensor `{tensor}` is missing (it holds `{weight}`); {remedy}")]
     MissingTensor {

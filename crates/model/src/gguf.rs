@@ -96,7 +96,7 @@ impl GgufReader<'_> {
     }
 
     pub(crate) fn shape(&self, place: Place, part: Part, depth: usize) -> Option<Vec<usize>> {
-        (self.shape_of)(&self.family.gguf_name(place, part, depth))
+        self.family.gguf_names(place, part, depth).find_map(|(name, _)| (self.shape_of)(&name))
     }
 
     /// The shape of a tensor that must be there with this many dimensions.
@@ -107,7 +107,7 @@ impl GgufReader<'_> {
         block: usize,
     ) -> Result<[usize; N], ModelError> {
         let tensor = self.family.gguf_name(place, part, block);
-        let Some(shape) = (self.shape_of)(&tensor) else {
+        let Some(shape) = self.shape(place, part, block) else {
             return Err(ModelError::MissingTensor {
                 file: self.file.to_owned(),
                 tensor,
@@ -144,8 +144,15 @@ impl GgufReader<'_> {
         Err(self.bad(&self.key("block_count"), problem))
     }
 
-    pub(crate) fn attention(&self, place: Place, index: usize) -> Result<AttentionDims, ModelError> {
+    /// The sizes of attention; the tensor of queries may hold a gate beside each head.
+    pub(crate) fn attention(
+        &self,
+        place: Place,
+        index: usize,
+        is_gated: bool,
+    ) -> Result<AttentionDims, ModelError> {
         let [q, _] = self.want_shape(place, Part::Q, index)?;
+        let q = if is_gated { q / 2 } else { q };
         let [kv, _] = self.want_shape(place, Part::K, index)?;
         let head_dim = match self.size("attention.key_length")? {
             Some(head_dim) => head_dim,

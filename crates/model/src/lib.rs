@@ -33,7 +33,7 @@ pub use check::{MAX_LAYERS, MAX_WIDTH};
 pub use counts::Parameters;
 pub use describe::describe;
 pub use error::ModelError;
-pub use export::{ExportTensor, turned_row};
+pub use export::{ExportTensor, Order};
 pub use families::{FAMILIES, Family};
 pub use gguf::ShapeOf;
 pub use names::{Part, Place, Transform};

@@ -8,7 +8,7 @@ use mambo_kernel::WeightUse;
 use crate::error::ModelError;
 use crate::families::Family;
 use crate::families::spelling::{Pick, StoredRows};
-use crate::names::Place;
+use crate::names::{Part, Place};
 use crate::spec::ModelSpec;
 use crate::weights::Weight;
 
@@ -20,13 +20,10 @@ pub(crate) struct Arranged {
 }
 
 impl Arranged {
-    pub fn of(spec: &ModelSpec, weight: &Weight, rows: StoredRows) -> Arranged {
+    /// `stored` is the shape of the tensor that was found.
+    pub fn of(spec: &ModelSpec, weight: &Weight, rows: StoredRows, stored: &[usize]) -> Arranged {
         let mut shape = weight.shape.clone();
-        // Vectors are picked from element by element.
-        let dimension = match weight.part.usage() {
-            WeightUse::Vector => shape.len() - 1,
-            _ => shape.len() - 2,
-        };
+        let dimension = if is_picked_by_element(weight) { shape.len() - 1 } else { shape.len() - 2 };
         let count = shape[dimension];
         let every_second = |which| vec![Pick { period: 2, start: which, count: 1 }];
         let picks = match rows {
@@ -36,7 +33,7 @@ impl Arranged {
             StoredRows::Pieces(pieces) => {
                 let Place::Layer(index) = weight.place else { unreachable!("pieces are of layers") };
                 let mixer = spec.layers[index].mixers().next().expect("a layer has a mixer");
-                pieces(mixer)
+                pieces(mixer, stored.first().copied().unwrap_or(1))
             }
         };
         if let Some(Pick { period, .. }) = picks.first() {
@@ -50,6 +47,11 @@ impl Arranged {
         }
         Arranged { shape, picks, is_transposed }
     }
+}
+
+/// Vectors are picked from element by element; taps are rows of channels.
+pub(crate) fn is_picked_by_element(weight: &Weight) -> bool {
+    weight.part.usage() == WeightUse::Vector && weight.part != Part::ConvWeight
 }
 
 /// The picked rows, each of so many units: for every pick its rows of all periods.
@@ -72,16 +74,14 @@ pub(crate) fn locate<'c>(
 ) -> Result<(Vec<&'c TensorInfo>, StoredRows), ModelError> {
     let file = || checkpoint.source().to_owned();
     if checkpoint.format() == Format::Gguf {
-        let name = family.gguf_name(weight.place, weight.part, depth);
-        return match checkpoint.tensor(&name) {
-            Some(tensor) => Ok((vec![tensor], StoredRows::All)),
-            None => Err(ModelError::MissingTensor {
-                file: file(),
-                tensor: name,
-                weight: weight.name.clone(),
-                remedy: "convert the model again with a current converter".to_owned(),
-            }),
-        };
+        let mut names = family.gguf_names(weight.place, weight.part, depth);
+        let found = names.find_map(|(name, rows)| Some((vec![checkpoint.tensor(&name)?], rows)));
+        return found.ok_or_else(|| ModelError::MissingTensor {
+            file: file(),
+            tensor: family.gguf_name(weight.place, weight.part, depth),
+            weight: weight.name.clone(),
+            remedy: "convert the model again with a current converter".to_owned(),
+        });
     }
     let mut tried = Vec::new();
     for (name, spelling) in family.tensor_names(weight.place, weight.part) {
@@ -115,8 +115,9 @@ fn missing(file: String, tensor: String, weight: &Weight) -> ModelError {
 
 /// The tensor of that name, or its packed codes.
 fn values_or_codes<'c>(checkpoint: &'c Checkpoint, name: &str) -> Option<&'c TensorInfo> {
-    checkpoint.tensor(name).or_else(|| match name.ends_with(".weight") {
-        true => checkpoint.tensor(&format!("{name}_packed")),
-        false => None,
+    checkpoint.tensor(name).or_else(|| {
+        let module = name.strip_suffix(".weight")?;
+        let packed = checkpoint.tensor(&format!("{name}_packed"));
+        packed.or_else(|| checkpoint.tensor(&format!("{module}.qweight")))
     })
 }

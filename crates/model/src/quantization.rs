@@ -8,11 +8,13 @@ use serde_json::{Map, Value};
 
 use crate::error::ModelError;
 use crate::fields::Fields;
+use crate::storage::PACKED_BITS;
 
 /// Methods whose tensors are read, by the name in `quantization_config`.
-const METHODS: [&str; 6] = ["modelopt", "modelopt_fp4", "modelopt_fp8", "compressed-tensors", "fp8", "mxfp4"];
+const METHODS: [&str; 8] =
+    ["modelopt", "modelopt_fp4", "modelopt_fp8", "compressed-tensors", "fp8", "mxfp4", "awq", "gptq"];
 const REMEDY: &str =
-    "use the bf16, NVFP4, FP8 (ModelOpt or compressed-tensors) or MLX release, or a GGUF file of this model";
+    "use the bf16, NVFP4, FP8, AWQ (gemm), GPTQ or MLX release, or a GGUF file of this model";
 /// Kinds of codes that MLX packs.
 const MLX_MODES: [&str; 3] = ["affine", "mxfp4", "nvfp4"];
 
@@ -25,6 +27,8 @@ pub(crate) fn check_config(fields: &Fields) -> Result<(), ModelError> {
             return Err(config.bad("quantization_config.quant_method", problem, REMEDY));
         }
         check_algorithm(&config, "quantization_config.quant_algo")?;
+        check_packed(&config)?;
+        square_of(&config)?;
     }
     let Some(mlx) = inner(fields, "quantization")? else { return Ok(()) };
     let mlx = mlx.fields(fields.file());
@@ -40,6 +44,90 @@ pub(crate) fn check_config(fields: &Fields) -> Result<(), ModelError> {
             Err(mlx.bad("quantization.bits", problem, REMEDY))
         }
         _ => Ok(()),
+    }
+}
+
+/// Refuses what AWQ and GPTQ can be besides what is read.
+fn check_packed(config: &Fields) -> Result<(), ModelError> {
+    let method = config.text(&["quant_method"])?.unwrap_or_default();
+    if !["awq", "gptq"].contains(&method) {
+        return Ok(());
+    }
+    let known: [(&str, &[&str]); 2] = [("version", &["gemm"]), ("checkpoint_format", &["gptq", "gptq_v2"])];
+    for (name, known) in known {
+        let said = config.text(&[name])?;
+        if let Some(other) = said.filter(|said| !known.contains(&said.to_lowercase().as_str())) {
+            let problem = format!("is `{other}`, but only `{}` can be read", known.join("` and `"));
+            return Err(config.bad(&format!("quantization_config.{name}"), problem, REMEDY));
+        }
+    }
+    match config.size(&["bits", "w_bit"])? {
+        Some(bits) if !PACKED_BITS.contains(&bits) || (method == "awq" && bits != 4) => {
+            let known = if method == "awq" { "4" } else { "2, 4 and 8" };
+            let problem = format!("is {bits}, but {known} bits are supported");
+            Err(config.bad("quantization_config.bits", problem, REMEDY))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Rows and columns of FP8 values that share a scale, where the config says so.
+fn square_of(config: &Fields) -> Result<Option<[usize; 2]>, ModelError> {
+    let Some((field, list)) = config.list(&["weight_block_size"])? else { return Ok(None) };
+    let sizes = list.iter().map(|size| config.as_size(&field, size)).collect::<Result<Vec<_>, _>>()?;
+    match sizes[..] {
+        [rows, cols] if rows > 0 && cols > 0 => Ok(Some([rows, cols])),
+        _ => Err(config.bad(&field, "is not two sizes above zero", "correct the file")),
+    }
+}
+
+/// The `quantization_config` of a checkpoint, wherever its config keeps it.
+fn config_of(checkpoint: &Checkpoint) -> Option<&Map<String, Value>> {
+    let Metadata::Config(files) = checkpoint.metadata() else { return None };
+    let config = &files.config;
+    let places = [Some(config), config.get("llm_config"), config.get("text_config")];
+    places.into_iter().flatten().find_map(|place| place.get("quantization_config")?.as_object())
+}
+
+/// Rows and columns of FP8 values that share a scale.
+pub(crate) fn square(checkpoint: &Checkpoint) -> [usize; 2] {
+    const USUAL: [usize; 2] = [128, 128];
+    let said = config_of(checkpoint).map(|map| square_of(&Fields::new("", "", map)));
+    said.and_then(|said| said.ok().flatten()).unwrap_or(USUAL)
+}
+
+/// What config.json says about AWQ or GPTQ.
+pub(crate) struct PackedSettings {
+    /// `awq` or `gptq`.
+    pub method: Option<&'static str>,
+    /// Bits of a code.
+    pub bits: Option<usize>,
+    /// Columns of a group; none where one group is a whole row.
+    pub group: Option<usize>,
+    is_second_version: bool,
+}
+
+impl PackedSettings {
+    /// What the config of a checkpoint says; what it says wrongly was refused when the model was described.
+    pub fn of_checkpoint(checkpoint: &Checkpoint) -> PackedSettings {
+        let map = config_of(checkpoint);
+        let text = |name: &str| map.and_then(|map| map.get(name)?.as_str());
+        let size = |names: [&str; 2]| {
+            let value = names.iter().find_map(|name| map?.get(*name)?.as_i64());
+            value.and_then(|value| usize::try_from(value).ok()).filter(|size| *size > 0)
+        };
+        let said = text("quant_method");
+        PackedSettings {
+            method: ["awq", "gptq"].into_iter().find(|method| said == Some(method)),
+            bits: size(["bits", "w_bit"]),
+            group: size(["group_size", "q_group_size"]),
+            is_second_version: text("checkpoint_format") == Some("gptq_v2"),
+        }
+    }
+
+    /// What GPTQ's files leave out of their zeros: the first version of the format stores them less one.
+    pub fn zero_offset(&self) -> u32 {
+        if self.is_second_version { 0 } else { 1 }
     }
 }
 

@@ -39,7 +39,7 @@ fn shorten(messages: &[String]) -> String {
         ),
         ("; download the missing file of the model again", "; [download]"),
         (
-            "; use the bf16, NVFP4, FP8 (ModelOpt or compressed-tensors) or MLX release, or a GGUF file of this model",
+            "; use the bf16, NVFP4, FP8, AWQ (gemm), GPTQ or MLX release, or a GGUF file of this model",
             "; [any release]",
         ),
     ];
@@ -156,7 +156,7 @@ fn fp8() {
         FOLDER: tensor `backbone.layers.0.mixer.in_proj.weight_scale` has shape [4, 1], but `layers.0.in_proj` needs [], [1] or [392, 1]; [both]
         FOLDER: tensor `backbone.layers.0.mixer.in_proj.weight_scale` holds the scale 0; [damaged]
         FOLDER: tensor `backbone.layers.0.mixer.in_proj.weight` has shape [392, 63], but `layers.0.in_proj` needs [392, 64]; [both]
-        FOLDER: tensor `backbone.layers.0.mixer.in_proj.weight` has a scale for each square of the matrix (`backbone.layers.0.mixer.in_proj.weight_scale_inv`), which is not supported; [other release]
+        FOLDER: tensor `backbone.layers.0.mixer.in_proj.weight_scale_inv` has shape [], but `layers.0.in_proj` needs [4, 1]; [both]
         FOLDER: tensor `backbone.layers.0.mixer.in_proj.weight` is i8 and has a scale (`backbone.layers.0.mixer.in_proj.weight_scale`), which is not supported; [other release]
         FOLDER: tensor `lm_head.weight` is bf16 and has a scale (`lm_head.weight_scale`), which is not supported; [other release]
         FOLDER: tensor `backbone.layers.2.mixer.k_proj.k_scale` holds the scale NaN; [damaged]"#]].assert_eq(&shorten(&messages));
@@ -207,7 +207,7 @@ fn methods_that_are_not_read_are_named() {
     let method = |name: &str| {
         refused("modelopt-fp8", |s| s.config["quantization_config"] = json!({"quant_method": name}))
     };
-    let mut messages: Vec<String> = ["gptq", "awq", "bitsandbytes"].map(method).into();
+    let mut messages: Vec<String> = ["hqq", "aqlm", "bitsandbytes"].map(method).into();
     messages.push(refused("modelopt-fp8", |s| {
         s.sidecar = Some(json!({"quantization": {"quant_algo": "W4A16_AWQ"}}));
     }));
@@ -217,8 +217,8 @@ fn methods_that_are_not_read_are_named() {
             Some(json!({"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}}));
     }));
     expect![[r#"
-        FOLDER/config.json: `quantization_config.quant_method` is `gptq`, which is not supported; [any release]
-        FOLDER/config.json: `quantization_config.quant_method` is `awq`, which is not supported; [any release]
+        FOLDER/config.json: `quantization_config.quant_method` is `hqq`, which is not supported; [any release]
+        FOLDER/config.json: `quantization_config.quant_method` is `aqlm`, which is not supported; [any release]
         FOLDER/config.json: `quantization_config.quant_method` is `bitsandbytes`, which is not supported; [any release]
         FOLDER/hf_quant_config.json: `quantization.quant_algo` is `W4A16_AWQ`, which is not supported; [any release]
         FOLDER/hf_quant_config.json: `quantized_layers.lm_head.quant_algo` is `INT8_SQ`, which is not supported; [any release]"#]].assert_eq(&shorten(&messages));

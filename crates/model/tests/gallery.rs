@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use expect_test::expect_file;
+use mambo_checkpoint::GgufValue;
 use mambo_model::{AttentionSpec, FAMILIES, Family, Mixer, ModelSpec, PRESETS};
 
 const HEAD: &str = "\
 # Models
 
 Every family that mambo runs, made by `UPDATE_EXPECT=1 cargo test -p mambo-model --test gallery`. Safetensors folders are \
-read for all of them. Any model of a family runs, whatever its size; the sizes named here are those that `mambo fit`, \
+read for all of them: plain, FP8 (also with block scales), NVFP4, MXFP4, AWQ, GPTQ and MLX groups. Any model of a family runs, whatever its size; the sizes named here are those that `mambo fit`, \
 `explain` and `synth` know without a file.
 
 | family | model types | GGUF | sizes known | made of |
@@ -28,9 +29,10 @@ fn row(family: &Family) -> String {
     let own: Vec<_> = presets.filter(|(_, spec)| spec.architecture == family.name).collect();
     assert!(!own.is_empty(), "{} has no preset", family.name);
     let gguf = match (family.reads_gguf(), family.writes_gguf()) {
-        (true, true) => "read and written",
-        (true, false) => "read",
-        _ => "no",
+        (true, true) => "read and written".to_owned(),
+        (true, false) => "read".to_owned(),
+        (false, true) => format!("written, and read as {}", reader_of(&own[0].1)),
+        (false, false) => "no".to_owned(),
     };
     let sizes: Vec<String> = own.iter().map(|(preset, _)| format!("`{}`", preset.name)).collect();
     let mut parts: Vec<String> = Vec::new();
@@ -41,6 +43,13 @@ fn row(family: &Family) -> String {
     }
     let types = family.model_types.join("`, `");
     format!("| {} | `{types}` | {gguf} | {} | {} |\n", family.name, sizes.join(", "), parts.join("; "))
+}
+
+/// The family that reads what is written of a model.
+fn reader_of(spec: &ModelSpec) -> &'static str {
+    let keys = spec.gguf_metadata().unwrap();
+    let (_, GgufValue::String(architecture)) = &keys[0] else { panic!("the architecture comes first") };
+    FAMILIES.iter().find(|family| family.gguf.contains(&architecture.as_str())).unwrap().name
 }
 
 fn parts_of(spec: &ModelSpec) -> Vec<String> {

@@ -27,6 +27,11 @@ pub fn has_vocabulary(metadata: &GgufMetadata) -> bool {
     metadata.get(TOKENS).is_some()
 }
 
+/// Says that there is none, which other programs ask to be told.
+pub fn set_no_vocabulary(metadata: &mut GgufMetadata) {
+    metadata.set(MODEL, "no_vocab");
+}
+
 /// The vocabulary as the tokenizer takes it.
 pub fn vocabulary(metadata: &GgufMetadata) -> Result<GgufVocabulary, CheckpointError> {
     let strings = |key: &str| Ok::<_, CheckpointError>(metadata.strings(key)?.unwrap_or_default().to_vec());

@@ -76,6 +76,15 @@ impl Model {
         Ok(BoundWeights(bind(&self.checkpoint, &self.spec)?))
     }
 
+    /// Finds every weight as files keep it, with the factors of its family where a GGUF file has them in its weights.
+    pub fn stored_weights(&self, in_gguf: bool) -> Result<BoundWeights<'_>, RuntimeError> {
+        let spec = match in_gguf {
+            true => self.spec.with_stored_factors(),
+            false => self.spec.clone(),
+        };
+        Ok(BoundWeights(bind(&self.checkpoint, &spec)?))
+    }
+
     /// The graphs, with the MTP head's if it is wanted and there.
     pub fn graphs(&self, mtp: bool) -> Result<Graphs, RuntimeError> {
         let trunk = self.spec.trunk_graph(BuildOptions::default())?;

@@ -134,6 +134,15 @@ impl GgufMetadata {
         })
     }
 
+    /// An array of booleans, or of integers that stand for them.
+    pub fn bools(&self, key: &str) -> Result<Option<Vec<bool>>, CheckpointError> {
+        self.typed(key, "a list of bools", |v| match v {
+            GgufValue::Array(GgufArray::Bool(list)) => Some(list.clone()),
+            GgufValue::Array(list) => Some(list.integers()?.into_iter().map(|v| v != 0).collect()),
+            _ => None,
+        })
+    }
+
     /// Numbers rounded to f32; a single one counts as a list of one.
     pub fn f32s(&self, key: &str) -> Result<Option<Vec<f32>>, CheckpointError> {
         self.typed(key, "a list of numbers", |v| match v {
@@ -170,6 +179,7 @@ mod tests {
         assert_eq!(m.bool("a.on").unwrap(), Some(true));
         assert_eq!(m.str("a.name").unwrap(), Some("x"));
         assert_eq!(m.u32("absent").unwrap(), None);
+        assert_eq!(m.bools("a.list").unwrap(), Some(vec![false, true, true]));
         assert_eq!(m.array("a.list").unwrap().unwrap().len(), 3);
     }
 

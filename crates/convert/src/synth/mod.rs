@@ -11,6 +11,7 @@ use mambo_checkpoint::{GgufMetadata, Metadata};
 use mambo_model::{ModelSpec, PRESETS, Preset};
 use mambo_runtime::{Model, gguf_text};
 
+use crate::convert::given;
 use crate::{Content, ConvertError, Planned, Recipe, Source, metadata};
 use random::Random;
 
@@ -34,7 +35,7 @@ impl<'m> Synth<'m> {
         let spec = if preset == TINY {
             donor.spec.clone()
         } else if PRESETS.iter().any(|p| p.name == preset) {
-            Preset::named(preset)?.spec()?.as_gguf()
+            Preset::named(preset)?.spec()?
         } else {
             let known: Vec<&str> = std::iter::once(TINY).chain(PRESETS.iter().map(|p| p.name)).collect();
             return Err(ConvertError::UnknownPreset { name: preset.to_owned(), known: known.join(", ") });
@@ -60,6 +61,10 @@ impl Source for Synth<'_> {
         let mut random = Random::new(self.seed, &tensor.name, rows.start as u64);
         if let Content::FactorsOf(_) = tensor.content {
             values::fill(values::Values::Constant(blocks::NVFP4_FACTOR), &mut random, out);
+            return Ok(());
+        }
+        if let Content::Given(values) = &tensor.content {
+            given(values, tensor, rows, out);
             return Ok(());
         }
         match values::of(tensor, self.spec.layers.len()) {

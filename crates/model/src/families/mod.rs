@@ -7,8 +7,7 @@
 mod bamba;
 mod falcon_h1;
 mod gemma3;
-mod gguf_keys;
-mod gguf_transformer;
+pub(crate) mod gguf;
 mod gpt_oss;
 mod granite;
 mod lfm2;
@@ -21,7 +20,6 @@ mod qwen3_next;
 pub(crate) mod reading;
 pub(crate) mod spelling;
 
-use mambo_checkpoint::GgufValue;
 use serde_json::Value;
 
 use crate::error::ModelError;
@@ -29,7 +27,9 @@ use crate::fields::Fields;
 use crate::gguf::GgufReader;
 use crate::names::{Part, Place};
 use crate::spec::ModelSpec;
-use spelling::{Spelling, Table};
+use crate::weights::Weight;
+use gguf::{Arrangement, Dialect, Keys};
+use spelling::{Spelling, StoredRows, Table};
 
 /// One family of models.
 pub struct Family {
@@ -50,15 +50,17 @@ pub struct Family {
     /// Names of tensors in safetensors releases; the first table that knows a part counts.
     pub(crate) tensors: &'static [Table],
     /// Names of tensors in GGUF files where they are not the usual ones.
-    pub(crate) gguf_tensors: &'static [(Part, &'static str)],
+    pub(crate) gguf_tensors: Table,
     /// Norms that safetensors releases store as their distance from one.
     pub(crate) plus_one: &'static [Part],
     /// Whether a config without any name of a family is this one's.
     pub(crate) recognises: fn(&Fields) -> bool,
     /// Reads the fields of a config: sizes, layers and factors.
     pub(crate) config: fn(&Fields) -> Result<ModelSpec, ModelError>,
-    /// Whether the pairs of rotary channels are neighbours in GGUF files, where safetensors releases have halves.
-    pub(crate) gguf_neighbours: bool,
+    /// What GGUF files of the family do not say.
+    pub(crate) dialect: Dialect,
+    /// How a weight lies in a GGUF file that is written; none where another tensor holds it.
+    pub(crate) arrange: fn(&ModelSpec, &Weight) -> Option<Arrangement>,
     /// Reads the metadata of a GGUF file.
     pub(crate) read_gguf: Option<ReadGguf>,
     /// The architecture's name and keys of a GGUF file that is written, where the family can be.
@@ -71,7 +73,7 @@ pub struct Family {
 pub(crate) type ReadGguf = fn(&GgufReader) -> Result<ModelSpec, ModelError>;
 
 /// Names the architecture and gives its keys without their prefix.
-pub(crate) type WriteGguf = fn(&ModelSpec) -> (&'static str, Vec<(&'static str, GgufValue)>);
+pub(crate) type WriteGguf = fn(&ModelSpec) -> (&'static str, Keys);
 
 /// Every family there is.
 pub static FAMILIES: &[&Family] = &[
@@ -112,7 +114,8 @@ impl Family {
             plus_one: &[],
             recognises: |_| false,
             config: |fields| Err(fields.missing(&["model_type"])),
-            gguf_neighbours: false,
+            dialect: gguf::PLAIN,
+            arrange: |spec, weight| gguf::arrange(spec, weight, &Family::of(spec).dialect),
             read_gguf: None,
             write_gguf: None,
             write_config: None,
@@ -190,15 +193,28 @@ impl Family {
         self.tensor_names(place, part).next().map_or_else(|| place.canonical(part), |(name, _)| name)
     }
 
-    /// The GGUF name of a part, in a model whose trunk has `depth` layers.
+    /// Every GGUF name a part may have, most usual first, and which rows of the tensor are its own; the trunk of the
+    /// model has `depth` layers.
+    pub(crate) fn gguf_names(
+        &self,
+        place: Place,
+        part: Part,
+        depth: usize,
+    ) -> impl Iterator<Item = (String, StoredRows)> {
+        let block = match place {
+            Place::Model => String::new(),
+            Place::Layer(index) => format!("blk.{index}."),
+            Place::MtpAttention | Place::MtpMoe => format!("blk.{depth}."),
+        };
+        let own = self.gguf_tensors.iter().find(|(own, _)| *own == part).map(|(_, names)| *names);
+        let usual = own.is_none().then_some((part.names().gguf, StoredRows::All));
+        let own = own.unwrap_or(&[]).iter().map(|spelling| (spelling.name, spelling.rows));
+        own.chain(usual).map(move |(name, rows)| (format!("{block}{name}"), rows))
+    }
+
+    /// The usual GGUF name of a part.
     pub(crate) fn gguf_name(&self, place: Place, part: Part, depth: usize) -> String {
-        let own = self.gguf_tensors.iter().find(|(own, _)| *own == part).map(|(_, name)| *name);
-        let name = own.unwrap_or(part.names().gguf);
-        match place {
-            Place::Model => name.to_owned(),
-            Place::Layer(index) => format!("blk.{index}.{name}"),
-            Place::MtpAttention | Place::MtpMoe => format!("blk.{depth}.{name}"),
-        }
+        self.gguf_names(place, part, depth).next().expect("every part has a name").0
     }
 }
 

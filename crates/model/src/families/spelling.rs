@@ -29,8 +29,9 @@ pub(crate) enum StoredRows {
     Columns,
     /// Every second column of a matrix that is stored transposed.
     AlternateColumns(usize),
-    /// Pieces that depend on the sizes of the layer.
-    Pieces(fn(&Mixer) -> Vec<Pick>),
+    /// Pieces that depend on the sizes of the layer and on how many rows are stored; none where all rows are the
+    /// weight's.
+    Pieces(fn(&Mixer, stored: usize) -> Vec<Pick>),
 }
 
 /// Rows `start .. start + count` of every `period` rows.

@@ -7,7 +7,7 @@ use mambo_tensor::{DType, decode_row};
 
 use super::Dims;
 use crate::error::ModelError;
-use crate::quantization::MlxSettings;
+use crate::quantization::{MlxSettings, PackedSettings};
 
 /// A checkpoint with what its config says about MLX groups.
 pub(crate) struct Files<'c> {
@@ -15,6 +15,10 @@ pub(crate) struct Files<'c> {
     pub checkpoint: &'c Checkpoint,
     /// Widths and groups of MLX modules.
     pub mlx: MlxSettings<'c>,
+    /// What the config says about AWQ or GPTQ.
+    pub packed: PackedSettings,
+    /// Rows and columns of FP8 values that share a scale.
+    pub square: [usize; 2],
 }
 
 impl<'c> Files<'c> {

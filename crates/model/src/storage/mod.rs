@@ -11,6 +11,8 @@
 //! | `X_scales` u8 | `X_blocks` u8 | `mxfp4` |
 //! | `scales`, `biases` | `weight` u32 | `affine4g64` and its kin |
 //! | `scales` u8 | `weight` u32 | `mxfp4`, or `nvfp4` where groups are 16 |
+//! | `qzeros`, `scales` | `qweight` i32 (AWQ, GPTQ) | `affine4g128_f32` and its kin, or f16 |
+//! | `weight_scale_inv` | `weight` f8_e4m3 | bf16 |
 //! | `X.scale` or `X.weight.scale` in GGUF | any | itself and a factor |
 //!
 //! Where the experts of one layer differ in type, all are brought to the smallest type that holds every value
@@ -21,7 +23,10 @@
 mod files;
 mod mlx;
 mod modelopt;
+mod packed;
 mod rewrite;
+mod squares;
+mod unpack;
 
 use std::ops::Range;
 
@@ -33,6 +38,7 @@ use crate::error::ModelError;
 use crate::weights::Weight;
 
 pub(crate) use files::Files;
+pub(crate) use packed::BITS as PACKED_BITS;
 pub(crate) use rewrite::{BadScale, Form, widen};
 
 /// Most bytes of a part that is rewritten, where a matrix can be cut: what a loader holds twice at a time.
@@ -130,19 +136,24 @@ pub(crate) fn read<'c>(
     if let Some(module) = tensor.name.strip_suffix("_blocks") {
         return modelopt::mxfp4_experts(files, module, tensor, dims);
     }
+    if let Some(module) = tensor.name.strip_suffix(".qweight") {
+        return packed::read(files, module, tensor, dims);
+    }
     let Some(module) = tensor.name.strip_suffix(".weight").or(tensor.name.strip_suffix(".weight_packed"))
     else {
         return plain(files, tensor);
     };
     for (suffix, what) in [
         ("pre_quant_scale", "scales on the activations before the product"),
-        ("weight_scale_inv", "a scale for each square of the matrix"),
         ("weight_zero_point", "zero points"),
     ] {
         if files.beside(module, suffix).is_some() {
             let problem = format!("has {what} (`{module}.{suffix}`), which is not supported");
             return Err(files.unsupported(tensor, problem));
         }
+    }
+    if let Some(scales) = files.beside(module, "weight_scale_inv") {
+        return squares::read(files, tensor, scales, dims);
     }
     if tensor.name.ends_with("_packed") {
         return modelopt::packed(files, module, tensor, dims);
@@ -203,6 +214,8 @@ fn gguf<'c>(files: &Files<'c>, tensor: &'c TensorInfo, dims: Dims) -> Result<Mod
 pub(crate) fn split<'c>(module: &Module<'c>, dims: Dims, may_cut: bool) -> Vec<StoredPart<'c>> {
     let parts = match (dims.experts(), module.form) {
         (1, Form::AsStored | Form::NegExp | Form::PlusOne | Form::Transposed(_)) => 1,
+        // Their bytes do not lie row by row.
+        (1, Form::Packed(_) | Form::Squares(_)) => 1,
         (1, _) if !may_cut => 1,
         (1, _) => even_parts(dims.rows(), module.codes.byte_len()),
         (experts, _) => experts,
@@ -233,6 +246,19 @@ pub(crate) fn common_type(dtypes: &[DType]) -> DType {
         all if all.iter().all(fits_bf16) => DType::BF16,
         _ => DType::F32,
     }
+}
+
+/// How many weights are held in a larger type than they are stored in, as sentences for a person.
+pub(crate) fn decoded(forms: impl Iterator<Item = Form>) -> Vec<String> {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for what in forms.filter_map(Form::decoded) {
+        match counts.iter_mut().find(|(own, _)| *own == what) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((what, 1)),
+        }
+    }
+    let note = |(what, count)| format!("{count} weights {what}, which takes more memory");
+    counts.into_iter().map(note).collect()
 }
 
 /// The fewest equal parts of whole rows that are small enough.

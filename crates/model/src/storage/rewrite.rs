@@ -5,6 +5,9 @@
 
 use std::borrow::Cow;
 
+use super::squares::Squares;
+use super::unpack::Packed;
+
 use mambo_tensor::blocks::{E2M1, pairs};
 use mambo_tensor::{Affine, DType, decode_row, encode_row};
 
@@ -27,6 +30,10 @@ pub(crate) enum Form {
     Mxfp4,
     /// Codes, scales and biases, group by group.
     Affine(Affine),
+    /// Words of AWQ or GPTQ, their zeros and scales.
+    Packed(Packed),
+    /// FP8 with scales for squares, as bf16.
+    Squares(Squares),
 }
 
 /// A scale that is NaN or negative.
@@ -49,7 +56,8 @@ impl Form {
         let bad_position = match self {
             Form::Nvfp4 | Form::Nvfp4Wide => beside[0].iter().position(|&scale| is_bad_e4m3(scale)),
             Form::Mxfp4 => beside[0].iter().position(|&scale| scale == 0xff),
-            Form::AsStored | Form::NegExp | Form::PlusOne | Form::Transposed(_) | Form::Affine(_) => None,
+            Form::AsStored | Form::NegExp | Form::PlusOne | Form::Transposed(_) => None,
+            Form::Affine(_) | Form::Packed(_) | Form::Squares(_) => None,
         };
         if let Some(position) = bad_position {
             return Err(BadScale { position });
@@ -63,7 +71,20 @@ impl Form {
             Form::Nvfp4Wide => nvfp4_wide(&bytes, beside[0]),
             Form::Mxfp4 => pairs::mxfp4_blocks(&bytes, beside[0]),
             Form::Affine(affine) => affine_groups(affine, &bytes, beside[0], beside[1]),
+            Form::Packed(packed) => packed.unpack(&bytes, beside),
+            Form::Squares(squares) => squares.widen(&bytes, beside[0]),
         }))
+    }
+
+    /// What of it no type of ours holds, and what it is held as.
+    pub fn decoded(self) -> Option<&'static str> {
+        match self {
+            Form::Packed(Packed { affine: None, .. }) => Some(
+                "in groups that do not follow one another (`desc_act`) or fit no type are decoded to f16",
+            ),
+            Form::Squares(_) => Some("of FP8 with a scale for each square are decoded to bf16"),
+            _ => None,
+        }
     }
 }
 

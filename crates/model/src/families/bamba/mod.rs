@@ -3,6 +3,7 @@
 use mambo_kernel::{Activation, Attention};
 
 use super::Family;
+use super::gguf::{self, Dialect, Multipliers};
 use super::reading::{
     activation, attention_dims, depth, epsilon, layer_kinds, layer_numbers, refuse, rope, spec,
 };
@@ -18,8 +19,13 @@ pub(super) static FAMILY: Family = Family {
     stop_names: &["<|end_of_text|>", "<|endoftext|>"],
     tensors: &[falcon_h1::TENSORS, MAMBA, TRANSFORMER],
     config,
+    dialect: DIALECT,
+    write_gguf: Some(|spec| ("granitehybrid", gguf::keys(spec, &DIALECT))),
     ..Family::named("bamba")
 };
+
+/// Its GGUF files are Granite's, without multipliers.
+const DIALECT: Dialect = Dialect { multipliers: Multipliers::InWeights, ..granite::DIALECT };
 
 /// The share of a head that is rotated; published configs do not say.
 const PARTIAL: f64 = 0.5;

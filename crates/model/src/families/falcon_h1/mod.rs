@@ -3,6 +3,7 @@
 use mambo_kernel::Activation;
 
 use super::Family;
+use super::gguf;
 use super::granite::mamba;
 use super::reading::{activation, attention, depth, epsilon, refuse, spec};
 use super::spelling::{MAMBA, TRANSFORMER, Table, names};
@@ -23,9 +24,13 @@ pub(super) static TENSORS: Table = names! {
 pub(super) static FAMILY: Family = Family {
     model_types: &["falcon_h1"],
     classes: &["FalconH1ForCausalLM"],
+    gguf: &["falcon-h1"],
     stop_names: &["<|im_end|>", "<|end_of_text|>"],
     tensors: &[TENSORS, MAMBA, TRANSFORMER],
+    gguf_tensors: names! { MlpNorm: "ffn_norm" | "ffn_norm.weight"; },
     config,
+    read_gguf: Some(|reader| gguf::read(reader, &gguf::PLAIN)),
+    write_gguf: Some(|spec| ("falcon-h1", gguf::keys(spec, &gguf::PLAIN))),
     ..Family::named("falcon_h1")
 };
 

@@ -3,6 +3,7 @@
 use mambo_kernel::{Activation, Attention, AttentionDims, RopeScaling};
 
 use super::Family;
+use super::gguf::{self, Dialect, Multipliers};
 use super::reading::{
     self, Sizes, activation, check_heads, depth, epsilon, layer_kinds, of_sizes, refuse, rope,
 };
@@ -35,9 +36,28 @@ pub(super) static FAMILY: Family = Family {
         Part::KNorm,
     ],
     config,
-    read_gguf: Some(super::gguf_transformer::gemma3),
+    dialect: DIALECT,
+    read_gguf: Some(|reader| gguf::read(reader, &DIALECT)),
+    write_gguf: Some(|spec| ("gemma3", gguf::keys(spec, &DIALECT))),
     ..Family::named("gemma3")
 };
+
+const DIALECT: Dialect = Dialect {
+    activation: Activation::GeluTanh,
+    global_every: Some(PATTERN),
+    local_base: Some(LOCAL_BASE),
+    multipliers: Multipliers::RootOfHidden,
+    scale,
+    ..gguf::PLAIN
+};
+
+/// Files do not say, but the largest member has another scale: it is the one with 62 layers.
+fn scale(dims: &AttentionDims, hidden: usize, depth: usize) -> f32 {
+    match depth {
+        62 => 1.0 / ((hidden / dims.q_heads) as f32).sqrt(),
+        _ => Attention::plain(*dims).scale,
+    }
+}
 
 // What the family's software takes where a file does not say.
 const HEAD_DIM: usize = 256;

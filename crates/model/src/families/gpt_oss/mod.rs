@@ -3,6 +3,7 @@
 use mambo_kernel::{Activation, RouteDims, Scoring};
 
 use super::Family;
+use super::gguf::{self, Dialect};
 use super::reading::{attention, depth, epsilon, experts_per_token, layer_kinds, spec, window};
 use super::spelling::{Spelling, StoredRows, TRANSFORMER, Table, whole};
 use crate::error::ModelError;
@@ -47,16 +48,25 @@ pub(super) static FAMILY: Family = Family {
     gguf: &["gpt-oss"],
     stop_names: &["<|return|>", "<|call|>", "<|endoftext|>"],
     tensors: &[TENSORS, TRANSFORMER],
-    gguf_tensors: &[(Part::MlpNorm, "post_attention_norm.weight")],
+    gguf_tensors: &[(Part::MlpNorm, &[whole("post_attention_norm.weight")])],
     config,
-    read_gguf: Some(super::gguf_transformer::gpt_oss),
+    dialect: DIALECT,
+    read_gguf: Some(|reader| gguf::read(reader, &DIALECT)),
+    write_gguf: Some(|spec| ("gpt-oss", gguf::keys(spec, &DIALECT))),
     ..Family::named("gpt_oss")
 };
 
+const DIALECT: Dialect = Dialect {
+    activation: Activation::ClampedSilu { alpha: ALPHA, limit: LIMIT },
+    global_every: Some(2),
+    yarn_truncates: false,
+    ..gguf::PLAIN
+};
+
 /// Steepness of the gate, which files leave out.
-pub(super) const ALPHA: f32 = 1.702;
+const ALPHA: f32 = 1.702;
 /// Bound of gate and up, where a file leaves it out.
-pub(super) const LIMIT: f32 = 7.0;
+const LIMIT: f32 = 7.0;
 
 fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     let has_bias = fields.flag(&["attention_bias"])?.unwrap_or(true);

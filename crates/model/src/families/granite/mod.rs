@@ -1,8 +1,9 @@
 //! Granite 4: Mamba-2 or attention, each with experts beside a shared MLP or with that alone; four multipliers.
 
-use mambo_kernel::{Activation, Attention, RouteDims, Scoring, SsmDims};
+use mambo_kernel::{Activation, Attention, RopePairs, RouteDims, Scoring, SsmDims};
 
 use super::Family;
+use super::gguf::{self, Dialect, Keys, Multipliers};
 use super::reading::{
     activation, attention_dims, check_groups, epsilon, experts_per_token, layer_kinds, refuse, rope, spec,
 };
@@ -28,11 +29,35 @@ static TENSORS: Table = &[
 pub(super) static FAMILY: Family = Family {
     model_types: &["granitemoehybrid"],
     classes: &["GraniteMoeHybridForCausalLM"],
+    gguf: &["granitehybrid", "granite", "granitemoe"],
     stop_names: &["<|end_of_text|>", "<|end_of_role|>"],
     tensors: &[TENSORS, MAMBA, TRANSFORMER],
     config,
+    dialect: DIALECT,
+    read_gguf: Some(|reader| gguf::read(reader, &DIALECT)),
+    write_gguf: Some(write),
     ..Family::named("granite")
 };
+
+/// That of Bamba's files too.
+pub(super) const DIALECT: Dialect = Dialect {
+    pairs: RopePairs::Neighbours,
+    multipliers: Multipliers::InKeys,
+    has_rope_switch: true,
+    lists_kv_heads: true,
+    ..gguf::PLAIN
+};
+
+/// Members without Mamba-2 have names of their own.
+fn write(spec: &ModelSpec) -> (&'static str, Keys) {
+    let has = |is: fn(&Mixer) -> bool| spec.mixers().any(is);
+    let name = match (has(|m| matches!(m, Mixer::Mamba2(_))), has(|m| matches!(m, Mixer::Moe(_)))) {
+        (true, _) => "granitehybrid",
+        (false, true) => "granitemoe",
+        (false, false) => "granite",
+    };
+    (name, gguf::keys(spec, &DIALECT))
+}
 
 /// Parts that end a residual step: the residual multiplier is theirs.
 const LAST: [Part; 5] = [Part::O, Part::OutProj, Part::Down, Part::SharedDown, Part::ExpertsDown];
@@ -71,11 +96,20 @@ fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
         layers.push(LayerSpec::pair(eps, mixer, feed_forward));
     }
     let mut spec = spec(fields, FAMILY.name, layers)?;
-    let residual = multiplier("residual_multiplier")?;
-    spec.factors = LAST.iter().map(|part| Factor::all(*part, residual)).collect();
-    spec.factors.push(Factor::all(Part::Embed, multiplier("embedding_multiplier")?));
-    spec.factors.push(Factor::all(Part::Head, 1.0 / multiplier("logits_scaling")?));
+    spec.factors = factors(
+        multiplier("embedding_multiplier")?,
+        multiplier("residual_multiplier")?,
+        multiplier("logits_scaling")?,
+    );
     Ok(spec)
+}
+
+/// What embeddings and what is added to the residual stream are multiplied with, and what logits are divided by.
+pub(super) fn factors(embedding: f32, residual: f32, logits: f32) -> Vec<Factor> {
+    let mut factors: Vec<Factor> = LAST.iter().map(|part| Factor::all(*part, residual)).collect();
+    factors.push(Factor::all(Part::Embed, embedding));
+    factors.push(Factor::all(Part::Head, 1.0 / logits));
+    factors
 }
 
 /// The mixer's sizes under the names that Granite, Bamba and Falcon-H1 share.

@@ -3,6 +3,7 @@
 use mambo_kernel::{Activation, RouteDims, Scoring};
 
 use super::Family;
+use super::gguf::{self, Dialect, Keys};
 use super::reading::{attention, depth, epsilon, experts_per_token, layer_kinds, layer_numbers, spec};
 use super::spelling::{TRANSFORMER, Table, names};
 use crate::error::ModelError;
@@ -30,12 +31,32 @@ static TENSORS: Table = names! {
     ExpertsDown: "feed_forward.experts.{e}.w2.weight";
 };
 
+static GGUF_TENSORS: Table = names! {
+    FinalNorm: "token_embd_norm.weight" | "output_norm.weight";
+    InProj: "shortconv.in_proj.weight";
+    ConvWeight: "shortconv.conv.weight";
+    ConvBias: "shortconv.conv.bias";
+    OutProj: "shortconv.out_proj.weight";
+};
+
+const DIALECT: Dialect = Dialect { scoring: Scoring::Sigmoid, lists_kv_heads: true, ..gguf::PLAIN };
+
+fn write(spec: &ModelSpec) -> (&'static str, Keys) {
+    let has_experts = spec.mixers().any(|mixer| matches!(mixer, Mixer::Moe(_)));
+    (if has_experts { "lfm2moe" } else { "lfm2" }, gguf::keys(spec, &DIALECT))
+}
+
 pub(super) static FAMILY: Family = Family {
     model_types: &["lfm2", "lfm2_moe"],
     classes: &["Lfm2ForCausalLM", "Lfm2MoeForCausalLM"],
+    gguf: &["lfm2", "lfm2moe"],
     stop_names: &["<|im_end|>", "<|endoftext|>"],
     tensors: &[TENSORS, TRANSFORMER],
+    gguf_tensors: GGUF_TENSORS,
     config,
+    dialect: DIALECT,
+    read_gguf: Some(|reader| gguf::read(reader, &DIALECT)),
+    write_gguf: Some(write),
     ..Family::named("lfm2")
 };
 

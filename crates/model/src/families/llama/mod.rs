@@ -1,8 +1,9 @@
 //! Llama 2 to 3.x and what shares its shape: Mistral, SmolLM2, TinyLlama and many more.
 
-use mambo_kernel::Activation;
+use mambo_kernel::{Activation, RopePairs};
 
 use super::Family;
+use super::gguf::{self, Dialect};
 use super::reading::{self, activation, attention, depth, epsilon, refuse, spec};
 use super::spelling::TRANSFORMER;
 use crate::error::ModelError;
@@ -16,11 +17,13 @@ pub(super) static FAMILY: Family = Family {
     stop_names: &["</s>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "<|im_end|>"],
     tensors: &[TRANSFORMER],
     config,
-    gguf_neighbours: true,
-    read_gguf: Some(super::gguf_transformer::llama),
-    write_gguf: Some(super::gguf_keys::llama),
+    dialect: DIALECT,
+    read_gguf: Some(|reader| gguf::read(reader, &DIALECT)),
+    write_gguf: Some(|spec| ("llama", gguf::keys(spec, &DIALECT))),
     ..Family::named("llama")
 };
+
+const DIALECT: Dialect = Dialect { pairs: RopePairs::Neighbours, ..gguf::PLAIN };
 
 fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     activation(fields, &["hidden_act"], &["silu", "swish"])?;

@@ -4,6 +4,7 @@ use mambo_kernel::SsmDims;
 use serde_json::Value;
 
 use super::Family;
+use super::gguf;
 use super::reading::{Sizes, check_groups, of_sizes, refuse};
 use super::spelling::ORIGINAL_MAMBA;
 use crate::check::MAX_LAYERS;
@@ -14,10 +15,13 @@ use crate::spec::{LayerSpec, Mamba2Spec, Mixer, ModelSpec};
 pub(super) static FAMILY: Family = Family {
     model_types: &["mamba2"],
     classes: &["Mamba2ForCausalLM"],
+    gguf: &["mamba2"],
     stop_names: &["<|endoftext|>"],
     tensors: &[ORIGINAL_MAMBA],
     recognises: is_original,
     config,
+    read_gguf: Some(|reader| gguf::read(reader, &gguf::PLAIN)),
+    write_gguf: Some(|spec| ("mamba2", gguf::keys(spec, &gguf::PLAIN))),
     ..Family::named("mamba2")
 };
 

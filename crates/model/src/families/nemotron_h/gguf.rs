@@ -1,9 +1,10 @@
 //! The family's GGUF files. Position keys are read by nobody: the family has no position signal.
 
-use mambo_kernel::{RouteDims, Scoring, SsmDims};
+use mambo_kernel::{RouteDims, Scoring};
 
 use crate::check::MAX_LAYERS;
 use crate::error::ModelError;
+use crate::families::gguf;
 use crate::gguf::GgufReader;
 use crate::names::{Part, Place};
 use crate::spec::{AttentionSpec, LayerSpec, Mamba2Spec, Mixer, MlpSpec, ModelSpec, MoeSpec, MtpSpec};
@@ -84,7 +85,7 @@ fn mixer(reader: &GgufReader, index: usize, hidden: usize) -> Result<Mixer, Mode
     if has(Part::InProj) {
         mamba2(reader, index).map(Mixer::Mamba2)
     } else if has(Part::Q) {
-        reader.attention(place, index).map(|dims| Mixer::Attention(AttentionSpec::plain(dims)))
+        reader.attention(place, index, false).map(|dims| Mixer::Attention(AttentionSpec::plain(dims)))
     } else if has(Part::Router) {
         moe(reader, place, index, hidden).map(Mixer::Moe)
     } else if has(Part::Up) {
@@ -97,21 +98,8 @@ fn mixer(reader: &GgufReader, index: usize, hidden: usize) -> Result<Mixer, Mode
 }
 
 fn mamba2(reader: &GgufReader, index: usize) -> Result<Mamba2Spec, ModelError> {
-    let place = Place::Layer(index);
-    let [heads] = reader.want_shape(place, Part::DtBias, index)?;
-    let [_, inner] = reader.want_shape(place, Part::OutProj, index)?;
-    let [conv_dim, taps] = reader.want_shape(place, Part::ConvWeight, index)?;
-    let groups = match reader.shape(place, Part::SsmNorm, index).as_deref() {
-        Some(&[groups, _]) => groups,
-        _ => reader.want_size("ssm.group_count")?,
-    };
-    let group_state = conv_dim.saturating_sub(inner) / 2;
-    if heads == 0 || groups == 0 || inner % heads != 0 || group_state % groups != 0 {
-        let sizes = format!("{inner} channels, {heads} heads, {conv_dim} convolved, {groups} groups");
-        return Err(reader.bad(&format!("blk.{index}"), format!("has sizes that do not divide: {sizes}")));
-    }
-    let dims = SsmDims { heads, head_dim: inner / heads, state: group_state / groups, groups, taps };
-    Ok(Mamba2Spec { dims, norm_groups: Some(groups), conv_bias: true })
+    let dims = gguf::mamba2(reader, index)?.dims;
+    Ok(Mamba2Spec { dims, norm_groups: Some(dims.groups), conv_bias: true })
 }
 
 fn moe(reader: &GgufReader, place: Place, index: usize, hidden: usize) -> Result<MoeSpec, ModelError> {
@@ -149,7 +137,7 @@ fn moe(reader: &GgufReader, place: Place, index: usize, hidden: usize) -> Result
 }
 
 fn mtp(reader: &GgufReader, block: usize, hidden: usize, norm_eps: f32) -> Result<MtpSpec, ModelError> {
-    let attention = reader.attention(Place::MtpAttention, block)?;
+    let attention = reader.attention(Place::MtpAttention, block, false)?;
     let moe = moe(reader, Place::MtpMoe, block, hidden)?;
     Ok(MtpSpec { norm_eps, attention, moe })
 }

@@ -3,6 +3,7 @@
 use mambo_kernel::Activation;
 
 use super::Family;
+use super::gguf;
 use super::reading::{activation, attention, depth, epsilon, layer_kinds, spec, window};
 use super::spelling::TRANSFORMER;
 use crate::error::ModelError;
@@ -16,8 +17,8 @@ pub(super) static FAMILY: Family = Family {
     stop_names: &["<|im_end|>", "<|endoftext|>"],
     tensors: &[TRANSFORMER],
     config,
-    read_gguf: Some(super::gguf_transformer::qwen),
-    write_gguf: Some(super::gguf_keys::qwen2),
+    read_gguf: Some(|reader| gguf::read(reader, &gguf::PLAIN)),
+    write_gguf: Some(|spec| ("qwen2", gguf::keys(spec, &gguf::PLAIN))),
     ..Family::named("qwen2")
 };
 

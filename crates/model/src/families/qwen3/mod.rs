@@ -3,6 +3,7 @@
 use mambo_kernel::{Activation, RouteDims, Scoring};
 
 use super::Family;
+use super::gguf::{self, Keys};
 use super::qwen2::windows;
 use super::reading::{activation, attention, epsilon, experts_per_token, layer_numbers, spec};
 use super::spelling::{EXPERTS, TRANSFORMER};
@@ -17,10 +18,15 @@ pub(super) static FAMILY: Family = Family {
     stop_names: &["<|im_end|>", "<|endoftext|>"],
     tensors: &[TRANSFORMER, EXPERTS],
     config,
-    read_gguf: Some(super::gguf_transformer::qwen),
-    write_gguf: Some(super::gguf_keys::qwen3),
+    read_gguf: Some(|reader| gguf::read(reader, &gguf::PLAIN)),
+    write_gguf: Some(write),
     ..Family::named("qwen3")
 };
+
+fn write(spec: &ModelSpec) -> (&'static str, Keys) {
+    let has_experts = spec.mixers().any(|mixer| matches!(mixer, Mixer::Moe(_)));
+    (if has_experts { "qwen3moe" } else { "qwen3" }, gguf::keys(spec, &gguf::PLAIN))
+}
 
 fn config(fields: &Fields) -> Result<ModelSpec, ModelError> {
     activation(fields, &["hidden_act"], &["silu", "swish"])?;

@@ -3,6 +3,8 @@
 
 use mambo_kernel::{Attention, SsmDims};
 
+mod gguf_form;
+
 use super::Family;
 use super::qwen3::feed_forward;
 use super::reading::{
@@ -14,7 +16,7 @@ use crate::fields::Fields;
 use crate::names::Part;
 use crate::spec::{AttentionSpec, LayerSpec, Mixer, ModelSpec};
 
-const fn pieces(name: &'static str, pieces: fn(&Mixer) -> Vec<Pick>) -> Spelling {
+const fn pieces(name: &'static str, pieces: fn(&Mixer, usize) -> Vec<Pick>) -> Spelling {
     Spelling { name, rows: StoredRows::Pieces(pieces) }
 }
 
@@ -25,28 +27,28 @@ static TENSORS: Table = &[
         Part::DeltaQkv,
         &[
             whole("linear_attn.in_proj_qkv.weight"),
-            pieces("linear_attn.in_proj_qkvz.weight", |mixer| group_pieces(mixer)[..3].to_vec()),
+            pieces("linear_attn.in_proj_qkvz.weight", |mixer, _| group_pieces(mixer)[..3].to_vec()),
         ],
     ),
     (
         Part::DeltaZ,
         &[
             whole("linear_attn.in_proj_z.weight"),
-            pieces("linear_attn.in_proj_qkvz.weight", |mixer| group_pieces(mixer)[3..].to_vec()),
+            pieces("linear_attn.in_proj_qkvz.weight", |mixer, _| group_pieces(mixer)[3..].to_vec()),
         ],
     ),
     (
         Part::DeltaStrength,
         &[
             whole("linear_attn.in_proj_b.weight"),
-            pieces("linear_attn.in_proj_ba.weight", |mixer| vec![gate_piece(mixer, 0)]),
+            pieces("linear_attn.in_proj_ba.weight", |mixer, _| vec![gate_piece(mixer, 0)]),
         ],
     ),
     (
         Part::DeltaDecay,
         &[
             whole("linear_attn.in_proj_a.weight"),
-            pieces("linear_attn.in_proj_ba.weight", |mixer| vec![gate_piece(mixer, 1)]),
+            pieces("linear_attn.in_proj_ba.weight", |mixer, _| vec![gate_piece(mixer, 1)]),
         ],
     ),
     (Part::ConvWeight, &[whole("linear_attn.conv1d.weight")]),
@@ -54,8 +56,8 @@ static TENSORS: Table = &[
     (Part::A, &[whole("linear_attn.A_log")]),
     (Part::SsmNorm, &[whole("linear_attn.norm.weight")]),
     (Part::OutProj, &[whole("linear_attn.out_proj.weight")]),
-    (Part::Q, &[pieces("self_attn.q_proj.weight", |mixer| vec![head_piece(mixer, 0)])]),
-    (Part::QGate, &[pieces("self_attn.q_proj.weight", |mixer| vec![head_piece(mixer, 1)])]),
+    (Part::Q, &[pieces("self_attn.q_proj.weight", |mixer, _| vec![head_piece(mixer, 0)])]),
+    (Part::QGate, &[pieces("self_attn.q_proj.weight", |mixer, _| vec![head_piece(mixer, 1)])]),
 ];
 
 pub(super) static FAMILY: Family = Family {
@@ -67,10 +69,16 @@ pub(super) static FAMILY: Family = Family {
         "Qwen3_5ForConditionalGeneration",
         "Qwen3_5MoeForConditionalGeneration",
     ],
+    gguf: &["qwen3next", "qwen35", "qwen35moe"],
     stop_names: &["<|im_end|>", "<|endoftext|>"],
     tensors: &[TENSORS, TRANSFORMER, EXPERTS],
     plus_one: &[Part::Norm, Part::MlpNorm, Part::FinalNorm, Part::QNorm, Part::KNorm],
     config,
+    gguf_tensors: gguf_form::TENSORS,
+    dialect: gguf_form::NEXT,
+    arrange: gguf_form::arrange,
+    read_gguf: Some(gguf_form::read),
+    write_gguf: Some(gguf_form::write),
     ..Family::named("qwen3_next")
 };
 
