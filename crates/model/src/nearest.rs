@@ -51,7 +51,13 @@ pub fn nearest(checkpoint: &Checkpoint) -> Option<Nearest> {
     // Several families may give tensors the same names.
     let alike = ranked.into_iter().filter(|(_, unknown)| unknown.len() == fewest);
     let with_problems = alike.map(|(family, unknown)| (family, unknown, problems(checkpoint, family)));
-    let (family, unknown, problems) = with_problems.min_by_key(|(_, _, problems)| problems.len())?;
+    // One that leaves out a tensor it could name is not the one.
+    let leaves_out = |family| {
+        let spec = ModelSpec::as_family(checkpoint, family).ok();
+        spec.is_some_and(|spec| bind::bind(checkpoint, &spec).is_ok_and(|table| !table.notes().is_empty()))
+    };
+    let (family, unknown, problems) =
+        with_problems.min_by_key(|(family, _, problems)| (problems.len(), leaves_out(family)))?;
     Some(Nearest {
         family: family.name,
         known,

@@ -149,6 +149,7 @@ fn an_unknown_model_is_compared_with_the_nearest_family() {
     let extra = json!({"model.layers.0.self_attn.q_norm.weight": ["F32", [10]]});
     let found = nearest(&changed("qwen2", &foreign, &json!({}))).unwrap();
     assert_eq!((found.family, found.unknown, found.problems.len()), ("qwen2", None, 0));
+    assert_eq!(nearest(&changed("qwen3", &foreign, &json!({}))).unwrap().family, "qwen3");
     let found = nearest(&changed("lfm2-moe-hub", &foreign, &extra)).unwrap();
     assert_eq!(found.family, "lfm2");
     assert_eq!(found.unknown.as_deref(), Some("`model.layers.N.self_attn.q_norm.weight`"));
