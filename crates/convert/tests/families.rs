@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use golden_files::{expected, largest_difference, score};
 use mambo_convert::{Container, ConvertError, Output, Recipe, convert};
 use mambo_kernel::ReferenceBackend;
-use mambo_runtime::{LoadOptions, Model};
+use mambo_runtime::{LoadOptions, Model, OpenOptions};
 
 /// How far logits may be off: as in the tests of the golden files themselves.
 const MOST: f32 = 1e-3;
@@ -24,7 +24,7 @@ fn cases() -> Vec<PathBuf> {
 }
 
 fn written(source: &Path, target: &Path, kind: &str) -> Result<(), ConvertError> {
-    let model = Model::open(source).unwrap();
+    let model = Model::open(source, &OpenOptions::default()).unwrap();
     let recipe = Recipe::named(kind, Container::of(target)).unwrap();
     let output = Output { path: target, replace: true, threads: 2 };
     convert(&model, &recipe, None, output, &mut |_| ControlFlow::Continue(())).map(|_| ())
@@ -33,7 +33,7 @@ fn written(source: &Path, target: &Path, kind: &str) -> Result<(), ConvertError>
 /// Logits of the golden text on the plain reference.
 fn logits(path: &Path, ids: &[u32]) -> Vec<f32> {
     let options = LoadOptions { at_least_tokens: ids.len(), ..Default::default() }.exact();
-    let model = Model::open(path).unwrap();
+    let model = Model::open(path, &OpenOptions::default()).unwrap();
     let mut engine = model.load(Box::new(ReferenceBackend::new()), &options, &mut |_| {}).unwrap();
     score(&mut engine, ids, 64, 0).0
 }

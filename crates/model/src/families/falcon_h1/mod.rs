@@ -68,7 +68,9 @@ fn factors(fields: &Fields, mixer: &Mamba2Spec) -> Result<Vec<Factor>, ModelErro
     let ssm_in = one("ssm_in_multiplier")?;
     let d = mixer.dims;
     // The input projection gives z, x, B, C and dt.
-    let rows = [d.inner(), d.inner(), d.group_state(), d.group_state(), usize::MAX];
+    // What no number holds is refused with all sizes beyond reason.
+    let group_state = d.groups.saturating_mul(d.state);
+    let rows = [d.inner(), d.inner(), group_state, group_state, usize::MAX];
     let in_proj = rows.into_iter().zip(ssm).map(|(rows, factor)| (rows, factor * ssm_in)).collect();
     Ok(vec![
         Factor::all(Part::Embed, one("embedding_multiplier")?),
