@@ -28,7 +28,7 @@ pub(crate) enum SnapshotCell {
     /// In the engine's pool, perhaps shared with sequences and other snapshots.
     Shared(CellRef),
     /// Outside, in the contract's layout.
-    Bytes(Arc<[u8]>),
+    Bytes(Arc<Vec<u8>>),
 }
 
 /// The caches of a sequence after its first `tokens`.
@@ -101,10 +101,10 @@ impl Snapshot {
         let mut rest = Rest(&bytes[HEADER_BYTES..]);
         let tokens = rest.take(header.tokens * 4)?.as_chunks().0;
         let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        let slot = SnapshotCell::Bytes(rest.take(header.slot_bytes)?.into());
+        let slot = SnapshotCell::Bytes(Arc::new(rest.take(header.slot_bytes)?.to_vec()));
         // Pages of no bytes are those of a model without attention.
         let pages = rest.0.chunks_exact(header.page_bytes.max(1));
-        let pages = pages.map(|page| SnapshotCell::Bytes(page.into())).collect();
+        let pages = pages.map(|page| SnapshotCell::Bytes(Arc::new(page.to_vec()))).collect();
         let SnapshotHeader { model, types, slot_bytes, page_bytes, .. } = header;
         Ok(Snapshot { model, types, tokens, slot, slot_bytes, pages, page_bytes })
     }
