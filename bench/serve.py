@@ -288,7 +288,7 @@ def main():
     if args.ask:
         return ask_when_told(args.ask)
     most = max([BESIDE, *map(int, args.streams.split(","))])
-    context = 2 * args.prompt
+    context = max(2 * args.prompt, 2048)
     chosen = ["-m", args.model] if args.model else []
     servers = [Server([args.mambo, "serve", *chosen, "--port", 0, "--max-sequences", most, "--context", context],
                       "mambo")]
