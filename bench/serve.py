@@ -56,6 +56,7 @@ def arguments():
     parser.add_argument("--tokens", type=int, default=64, help="most tokens of an answer (64)")
     parser.add_argument("--leave", type=float, default=0.1, help="share of streams whose client leaves (0.1)")
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of the prompt that may stall others (4096)")
+    parser.add_argument("--before", type=float, default=0.2, help="seconds of the stream before that prompt (0.2)")
     parser.add_argument("--repeats", type=int, default=5, help="of the measurements after the levels (5)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--picture", metavar="FILE", help="where the levels are drawn")
@@ -179,7 +180,7 @@ def stall_once(server, args, more, prompt):
     """A stream that runs while a prompt is read: its gaps before, beside and after. The prompt is sent by a process of
     its own, because a second thread of this one would hold up the reading of the stream."""
     running = server.ask("Tell me a story about a fox.", args.prompt * 3 // 2, **more)
-    with subprocess.Popen([sys.executable, __file__, "--ask", str(server.port)], stdin=subprocess.PIPE,
+    with subprocess.Popen([sys.executable, __file__, "--ask", str(server.port), "--before", str(args.before)], stdin=subprocess.PIPE,
                           stdout=subprocess.PIPE, text=True) as reader:
         reader.stdin.write(prompt)
         reader.stdin.close()
@@ -201,14 +202,16 @@ def stall_once(server, args, more, prompt):
     return found
 
 
-def ask_when_told(port):
+def ask_when_told(port, before):
     """Sends the prompt of standard input a moment after it came, and prints when it was sent and its first token came."""
     server, prompt = Server([], "other"), sys.stdin.read()
     server.port = port
-    time.sleep(0.2)
+    time.sleep(before)
     asked = server.ask(prompt, 1)
     [answer] = server.answers(asked)
-    print(answer.begin, answer.begin + answer.moments[0])
+    # A token without text, as random weights choose, has no moment: its answer ends with it.
+    first = answer.moments[0] if answer.moments else answer.received[-1][0]
+    print(answer.begin, answer.begin + first)
 
 
 def stall(server, args, more):
@@ -286,7 +289,7 @@ def measure(server, args):
 def main():
     args = arguments()
     if args.ask:
-        return ask_when_told(args.ask)
+        return ask_when_told(args.ask, args.before)
     most = max([BESIDE, *map(int, args.streams.split(","))])
     context = max(2 * args.prompt, 2048)
     chosen = ["-m", args.model] if args.model else []
