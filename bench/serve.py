@@ -10,14 +10,15 @@ Every level runs for --seconds: as many clients as it has streams ask one questi
 in the middle (--leave), and every answer that is whole is compared with the one the question got alone. Answers are
 greedy, so that any difference is a mistake.
 
-Then, for mambo and wherever the server can: the worst gap of one running stream while a prompt of --prompt tokens is
-read, divided by its usual gap (`stall`); what streams get that must write JSON after a schema beside as many that need
+Then, for mambo and wherever the server can: the gaps of one running stream while a prompt of --prompt tokens is read,
+divided by its usual gap, beside those of the same stream while nothing is read (`stall`); what streams get that must write JSON after a schema beside as many that need
 not (`schema`); and tokens per second of 16 streams as a share of what `mambo bench` gives without HTTP (`http`), in
-turns. Each is the median of --repeats.
+turns. Each is the median of --repeats. --picture FILE.svg draws the levels.
 """
 
 import argparse
 import json
+import pathlib
 import random
 import re
 import statistics
@@ -27,6 +28,7 @@ import threading
 import time
 
 import programs
+import serve_picture
 from programs import ROOT, say
 from streams import Answer, run
 
@@ -54,8 +56,11 @@ def arguments():
     parser.add_argument("--tokens", type=int, default=64, help="most tokens of an answer (64)")
     parser.add_argument("--leave", type=float, default=0.1, help="share of streams whose client leaves (0.1)")
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of the prompt that may stall others (4096)")
+    parser.add_argument("--before", type=float, default=0.2, help="seconds of the stream before that prompt (0.2)")
     parser.add_argument("--repeats", type=int, default=5, help="of the measurements after the levels (5)")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--picture", metavar="FILE", help="where the levels are drawn")
+    parser.add_argument("--ask", type=int, metavar="PORT", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -165,40 +170,70 @@ def sentences(server, args):
     return args.sentences
 
 
-def stall(server, args, more):
-    """The worst gap of a running stream while a long prompt is read, by its usual gap; the median of some."""
-    found, long = [], SENTENCE * sentences(server, args)
-    for repeat in range(args.repeats):
-        running = server.ask("Tell me a story about a fox.", args.prompt * 3 // 2, **more)
-        asked = []
+def tail(gaps):
+    """Median, 99th percentile and worst of some gaps, in milliseconds."""
+    gaps = sorted(gaps)
+    return {"p50_ms": gaps[len(gaps) // 2] * 1e3, "p99_ms": gaps[int(len(gaps) * 0.99)] * 1e3, "worst_ms": gaps[-1] * 1e3}
 
-        def read():
-            time.sleep(0.2)
-            # Nothing of it has been read before.
-            asked.append(server.ask(f"{server.begun}, {repeat}: {long}", 1))
-            run(asked, lambda _: None)
 
-        reader = threading.Thread(target=read)
-        reader.start()
-        [running] = server.answers(running)
-        reader.join()
-        prompt = asked[0].finish()
-        begin = prompt.begin - running.begin
-        end = begin + prompt.moments[0]
-        if running.moments[-1] < end:
-            say(f"  the stream ended before the prompt was read, which took {prompt.moments[0]:.1f} s")
-            continue
-        usual = statistics.median(gap for gap, at in zip(gaps_of(running), running.moments) if at < begin)
-        beside = [gap for gap, at in zip(gaps_of(running), running.moments) if begin <= at <= end]
-        found.append({"usual_ms": usual * 1e3, "p50_ms": statistics.median(beside) * 1e3, "worst_ms": max(beside) * 1e3,
-                      "prompt_s": prompt.moments[0], "ratio": max(beside) / usual})
-    if not found:
+def stall_once(server, args, more, prompt):
+    """A stream that runs while a prompt is read: its gaps before, beside and after. The prompt is sent by a process of
+    its own, because a second thread of this one would hold up the reading of the stream."""
+    running = server.ask("Tell me a story about a fox.", args.prompt * 3 // 2, **more)
+    with subprocess.Popen([sys.executable, __file__, "--ask", str(server.port), "--before", str(args.before)], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as reader:
+        reader.stdin.write(prompt)
+        reader.stdin.close()
+        server.answers(running)
+        begin, end = (float(moment) - running.begin for moment in reader.stdout.read().split())
+    gaps = list(zip(gaps_of(running), running.moments))
+    before = [gap for gap, at in gaps if at < begin]
+    beside = [gap for gap, at in gaps if begin <= at < end]
+    after = [gap for gap, at in gaps if at >= end]
+    if not (before and beside and after):
+        say(f"  the stream and the prompt did not overlap; the prompt took {end - begin:.1f} s")
         return None
-    ratio = statistics.median(one["ratio"] for one in found)
-    say(f"{server.name} stall: worst gap {ratio:.1f} times the usual one while {args.prompt} tokens are read; "
-        + "; ".join(f"{one['worst_ms']:.1f} of {one['usual_ms']:.1f} ms (median {one['p50_ms']:.1f}), "
-                    f"read in {one['prompt_s']:.1f} s" for one in found))
-    return {"ratio": ratio, "all": found}
+    usual = statistics.median(before) * 1e3
+    # The same stream on the same machine with nothing beside it: what the system alone does to its gaps.
+    alone = tail((before + after)[-len(beside):] if len(beside) < len(before + after) else before + after)
+    found = {"usual_ms": usual, "prompt_s": end - begin, "beside": tail(beside), "alone": alone}
+    found["ratio"] = {name[:-3]: value / usual for name, value in found["beside"].items()}
+    found["alone_ratio"] = {name[:-3]: value / usual for name, value in alone.items()}
+    return found
+
+
+def ask_when_told(port, before):
+    """Sends the prompt of standard input a moment after it came, and prints when it was sent and its first token came."""
+    server, prompt = Server([], "other"), sys.stdin.read()
+    server.port = port
+    time.sleep(before)
+    asked = server.ask(prompt, 1)
+    [answer] = server.answers(asked)
+    # A token without text, as random weights choose, has no moment: its answer ends with it.
+    first = answer.moments[0] if answer.moments else answer.received[-1][0]
+    print(answer.begin, answer.begin + first)
+
+
+def stall(server, args, more):
+    """Gaps of a running stream while a long prompt is read, by its usual gap: the median before the prompt came. Beside
+    them the gaps of the same stream while nothing is read, because a system's scheduler makes worst gaps too."""
+    long = SENTENCE * sentences(server, args)
+    # Nothing of a prompt has been read before.
+    found = [stall_once(server, args, more, f"{server.begun}, {repeat}: {long}") for repeat in range(args.repeats)]
+    if not (found := [one for one in found if one]):
+        return None
+    middle = lambda kind, name: statistics.median(one[kind][name] for one in found)
+    result = {kind: {name: middle(kind, name) for name in ("p50", "p99", "worst")} for kind in ("ratio", "alone_ratio")}
+    say(f"{server.name} stall: while {args.prompt} tokens are read, gaps are "
+        + ", ".join(f"{name} {ratio:.1f}" for name, ratio in result["ratio"].items()) + " times the usual one; alone "
+        + ", ".join(f"{name} {ratio:.1f}" for name, ratio in result["alone_ratio"].items()) + " times (medians of "
+        f"{len(found)}: usual {statistics.median(one['usual_ms'] for one in found):.2f} ms, prompt read in "
+        f"{statistics.median(one['prompt_s'] for one in found):.1f} s)")
+    for one in found:
+        say(f"  usual {one['usual_ms']:.2f} ms; beside the prompt {one['beside']['p50_ms']:.2f}, "
+            f"{one['beside']['p99_ms']:.2f}, {one['beside']['worst_ms']:.2f}; alone {one['alone']['p50_ms']:.2f}, "
+            f"{one['alone']['p99_ms']:.2f}, {one['alone']['worst_ms']:.2f}; read in {one['prompt_s']:.2f} s")
+    return {**result, "all": found}
 
 
 def schema(server, args, more):
@@ -253,8 +288,10 @@ def measure(server, args):
 
 def main():
     args = arguments()
+    if args.ask:
+        return ask_when_told(args.ask, args.before)
     most = max([BESIDE, *map(int, args.streams.split(","))])
-    context = 2 * args.prompt
+    context = max(2 * args.prompt, 2048)
     chosen = ["-m", args.model] if args.model else []
     servers = [Server([args.mambo, "serve", *chosen, "--port", 0, "--max-sequences", most, "--context", context],
                       "mambo")]
@@ -269,6 +306,8 @@ def main():
                                "--n_ctx", context, "--n_threads", programs.cores(), "--interrupt_requests", "false"],
                               "llama-cpp-python"))
     results = {server.name: measure(server, args) for server in servers}
+    if args.picture:
+        pathlib.Path(args.picture).write_text(serve_picture.draw(results), encoding="utf-8")
     if args.json:
         print(json.dumps(results))
     if any(row["problems"] for row in results["mambo"].get("levels", [])):

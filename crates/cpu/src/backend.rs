@@ -79,6 +79,8 @@ pub struct CpuBackend {
     programs: Vec<Compiled>,
     steps: Steps,
     profiling: bool,
+    /// Threads of the team that steps do without.
+    left_cores: usize,
     every_thread: bool,
 }
 
@@ -119,6 +121,7 @@ impl CpuBackend {
             programs: Vec::new(),
             steps: Steps::default(),
             profiling: false,
+            left_cores: 0,
             every_thread: options.every_thread,
         })
     }
@@ -311,6 +314,7 @@ impl Backend for CpuBackend {
             arena: &mut self.arena,
             caches: &mut self.caches,
             profiling: self.profiling,
+            left_cores: self.left_cores,
         };
         self.programs[id.0].run(resources, &resolved);
         (self.steps.token_ids, self.steps.hidden) = (token_ids, previous);
@@ -338,6 +342,16 @@ impl Backend for CpuBackend {
     fn collect_cell(&mut self, ticket: Ticket, _: Wait, into: &mut Vec<u8>) -> Result<bool, BackendError> {
         self.steps.collect_cell(ticket, into);
         Ok(true)
+    }
+
+    /// Straight into the caller's memory: snapshots are taken between steps of running answers.
+    fn read_cell(&mut self, cell: Cell, into: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.caches.export(cell, into);
+        Ok(())
+    }
+
+    fn leave_cores(&mut self, cores: usize) {
+        self.left_cores = cores;
     }
 
     fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {

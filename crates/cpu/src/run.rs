@@ -118,6 +118,8 @@ pub(crate) struct Resources<'a> {
     pub arena: &'a mut Buffer<u8>,
     pub caches: &'a mut Caches,
     pub profiling: bool,
+    /// Threads of the team to do without.
+    pub left_cores: usize,
 }
 
 impl Compiled {
@@ -142,6 +144,7 @@ impl Compiled {
             Some(costs) => costs.threads(StepShape::of(step), self.barrier_count, resources.team.size()),
             None => resources.team.size(),
         };
+        let threads = threads.min(resources.team.size().saturating_sub(resources.left_cores)).max(1);
         let arena = SharedSlice::new(resources.arena);
         let caches = resources.caches.views();
         let (kernels, counters) = (&self.kernels, &self.counters);

@@ -95,7 +95,7 @@ impl Engine {
         }
         let mut bytes = Vec::with_capacity(self.layout.cell_bytes(from));
         self.backend.read_cell(from, &mut bytes)?;
-        Ok(SnapshotCell::Bytes(bytes.into()))
+        Ok(SnapshotCell::Bytes(Arc::new(bytes)))
     }
 
     pub(crate) fn types(&self) -> CacheTypes {

@@ -28,7 +28,7 @@ pub(crate) enum SnapshotCell {
     /// In the engine's pool, perhaps shared with sequences and other snapshots.
     Shared(CellRef),
     /// Outside, in the contract's layout.
-    Bytes(Arc<[u8]>),
+    Bytes(Arc<Vec<u8>>),
 }
 
 impl SnapshotCell {
@@ -133,7 +133,7 @@ impl Snapshot {
         let mut rest = Rest(&bytes[HEADER_BYTES..]);
         let tokens = rest.take(header.tokens * 4)?.as_chunks().0;
         let tokens = tokens.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        let slot = SnapshotCell::Bytes(rest.take(header.slot_bytes)?.into());
+        let slot = SnapshotCell::Bytes(Arc::new(rest.take(header.slot_bytes)?.to_vec()));
         let groups = (0..header.groups).map(|_| read_pages(&mut rest)).collect::<Result<_, _>>()?;
         if !rest.0.is_empty() {
             return problem("go on after their pages");
@@ -149,7 +149,8 @@ fn read_pages(rest: &mut Rest) -> Result<SnapshotPages, EngineError> {
     let bytes = count.checked_mul(page_bytes).filter(|_| page_bytes > 0);
     let bytes = bytes.ok_or_else(|| EngineError::SnapshotBytes("name pages of impossible sizes".into()))?;
     let pages = rest.take(bytes)?.chunks_exact(page_bytes);
-    Ok(SnapshotPages { pages: pages.map(|page| SnapshotCell::Bytes(page.into())).collect(), page_bytes })
+    let pages = pages.map(|page| SnapshotCell::Bytes(Arc::new(page.to_vec()))).collect();
+    Ok(SnapshotPages { pages, page_bytes })
 }
 
 /// What the first bytes of the portable form say; enough to list snapshots without reading them whole.

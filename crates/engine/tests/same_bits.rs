@@ -164,6 +164,25 @@ fn instruction_sets_and_threads_agree() {
     }
 }
 
+#[test]
+fn cores_that_are_left_to_others_change_no_bit() {
+    let prompt: Vec<u32> = (0..70).map(|i| i * 7 % VOCAB).collect();
+    let isa = Isa::available()[0];
+    let want = alone("moe", On::Cpu(isa, 3), Setup::default(), &prompt, 30);
+    let mut engine = load("moe", On::Cpu(isa, 3), Setup::default());
+    let ids = [engine.submit(request(&prompt, 30)).unwrap()];
+    let mut outcome = Outcome::new(1);
+    // More than there are leaves one.
+    for cores in (0..5).cycle() {
+        if engine.is_idle() {
+            break;
+        }
+        engine.backend_mut().leave_cores(cores);
+        outcome.step(&mut engine, &ids);
+    }
+    assert_eq!(outcome.choices[0], want);
+}
+
 /// Every pair of types at least once, which chance above may not meet: a short prompt cut unevenly and
 /// batched, and on every instruction set.
 #[test]

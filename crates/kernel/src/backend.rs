@@ -321,6 +321,8 @@ pub trait Backend: MaybeSend {
     fn queue_depth(&self) -> usize {
         1
     }
+    /// Leaves so many of the host's cores that it would use to others, from the next step on. No result changes by it.
+    fn leave_cores(&mut self, _cores: usize) {}
 
     /// Loads a weight in the form that its key names. Loading a key twice has no effect.
     fn load_weight(&mut self, key: &WeightKey, source: &dyn WeightSource) -> Result<(), BackendError>;

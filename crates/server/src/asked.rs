@@ -11,6 +11,9 @@ use crate::error::{ApiError, Kind};
 use crate::record::Record;
 use crate::service::Service;
 
+/// Work on the text of bodies up to here is over in a moment.
+const SHORT_BODY: usize = 4 << 10;
+
 /// A request that is being answered.
 #[derive(Clone)]
 pub(crate) struct Asked {
@@ -19,6 +22,8 @@ pub(crate) struct Asked {
     pub record: Arc<Record>,
     /// The priority that its headers ask for, for bodies that name none.
     pub priority: Option<i32>,
+    /// Whether its text takes long to work on.
+    is_long: bool,
 }
 
 impl Deref for Asked {
@@ -30,8 +35,13 @@ impl Deref for Asked {
 }
 
 impl Asked {
-    pub fn new(service: Arc<Service>, record: Arc<Record>, priority: Option<i32>) -> Asked {
-        Asked { service, record, priority }
+    pub fn new(
+        service: Arc<Service>,
+        record: Arc<Record>,
+        priority: Option<i32>,
+        body_bytes: usize,
+    ) -> Asked {
+        Asked { service, record, priority, is_long: body_bytes > SHORT_BODY }
     }
 
     /// Renders a conversation and compiles its grammar.
@@ -65,10 +75,11 @@ impl Asked {
         let service = Arc::clone(&self.service);
         let place =
             Arc::clone(&service.text_places).acquire_owned().await.map_err(|_| ApiError::stopping())?;
+        let core = if self.is_long { Some(service.worker.borrow_core().await) } else { None };
         let done = tokio::task::spawn_blocking(move || {
             let done = work(&service);
-            // The place is free when the work is done, also where nobody waits for it any more.
-            drop(place);
+            // Place and core are free when the work is done, also where nobody waits for it any more.
+            drop((place, core));
             done
         });
         done.await.unwrap_or_else(|_| {

@@ -65,9 +65,7 @@ pub(crate) async fn live(service: Arc<Service>) -> Result<Answer, ApiError> {
         let mut samples = service.watchers.watch(&service);
         while samples.changed().await.is_ok() {
             let sample = samples.borrow_and_update().clone();
-            if !events.send(&sample).await {
-                return;
-            }
+            events.send(&sample);
         }
     }))
 }

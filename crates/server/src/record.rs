@@ -11,6 +11,9 @@ use crate::generation::{End, Usage};
 /// What a client that left before its answer is logged with, as web servers do.
 const CLIENT_LEFT: u16 = 499;
 
+/// Characters of a user's name that are logged.
+const LONGEST_USER: usize = 64;
+
 /// A request from its arrival to its end.
 #[derive(Debug)]
 pub(crate) struct Record {
@@ -32,6 +35,7 @@ struct SoFar {
     answer_tokens: usize,
     first_token: Option<Duration>,
     finish: Option<&'static str>,
+    user: Option<String>,
 }
 
 impl Record {
@@ -47,6 +51,11 @@ impl Record {
     /// Notes the status that the answer begins with.
     pub fn note_status(&self, status: u16) {
         self.so_far().status = Some(status);
+    }
+
+    /// Notes who the client says asks; a name too long for a line is cut.
+    pub fn note_user(&self, user: Option<&str>) {
+        self.so_far().user = user.map(|user| user.chars().take(LONGEST_USER).collect());
     }
 
     /// Notes one answer; of several to one prompt only the first brings the prompt's tokens.
@@ -75,7 +84,7 @@ impl Drop for Record {
                 %id, %method, %path, status, prompt_tokens = so_far.prompt_tokens,
                 cached_tokens = so_far.cached_tokens, answer_tokens = so_far.answer_tokens,
                 first_token_ms = so_far.first_token.map(|first| first.as_millis() as u64), total_ms, finish,
-                "request"
+                user = so_far.user, "request"
             ),
             None if is_quiet => tracing::debug!(%id, %method, %path, status, total_ms, "request"),
             None => tracing::info!(%id, %method, %path, status, total_ms, "request"),

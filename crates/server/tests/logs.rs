@@ -68,11 +68,11 @@ fn a_request_is_one_line() {
     let secret = "What is 17 + 25? My password is swordfish.";
     for stream in [false, true] {
         let id = format!("chat-{stream}");
-        let more = json!({"stream": stream, "max_tokens": 5, "n": 2});
+        let more = json!({"stream": stream, "max_tokens": 5, "n": 2, "user": "someone"});
         assert_eq!(post(&id, "/v1/chat/completions", &chat(secret, more)).status, 200);
         let line = log.line(&id, "request");
         assert_eq!((&line["method"], &line["status"]), (&json!("POST"), &json!(200)), "{line}");
-        assert_eq!(line["path"], "/v1/chat/completions");
+        assert_eq!((&line["path"], &line["user"]), (&json!("/v1/chat/completions"), &json!("someone")));
         assert_eq!((&line["answer_tokens"], &line["finish"]), (&json!(10), &json!("length")), "{line}");
         assert!(
             line["prompt_tokens"].as_u64() > Some(10) && line["prompt_tokens"].as_u64() < Some(80),

@@ -59,6 +59,10 @@ macro_rules! as_inside {
             self.inside.poison_arena()
         }
 
+        fn leave_cores(&mut self, cores: usize) {
+            self.inside.leave_cores(cores);
+        }
+
         fn set_profiling(&mut self, on: bool) -> Result<(), BackendError> {
             self.inside.set_profiling(on)
         }

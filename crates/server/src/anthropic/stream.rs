@@ -21,27 +21,27 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    async fn close(&mut self) -> bool {
+    fn close(&mut self) {
         if self.open.take().is_none() {
-            return true;
+            return;
         }
         let event = json!({"type": "content_block_stop", "index": self.index});
         self.index += 1;
-        self.events.send_named("content_block_stop", &event).await
+        self.events.send_named("content_block_stop", &event);
     }
 
-    async fn start(&mut self, block: Value) -> bool {
+    fn start(&mut self, block: Value) {
         let event = json!({"type": "content_block_start", "index": self.index, "content_block": block});
-        self.events.send_named("content_block_start", &event).await
+        self.events.send_named("content_block_start", &event);
     }
 
-    async fn delta(&mut self, delta: Value) -> bool {
+    fn delta(&mut self, delta: Value) {
         let event = json!({"type": "content_block_delta", "index": self.index, "delta": delta});
-        self.events.send_named("content_block_delta", &event).await
+        self.events.send_named("content_block_delta", &event);
     }
 
     /// Adds text to a block of this kind, which is opened if another is open.
-    async fn add(&mut self, kind: Block, text: &str) -> bool {
+    fn add(&mut self, kind: Block, text: &str) {
         let (empty, delta) = match kind {
             Block::Thinking => (
                 json!({"type": "thinking", "thinking": "", "signature": ""}),
@@ -50,56 +50,51 @@ impl Blocks<'_> {
             Block::Text => (json!({"type": "text", "text": ""}), json!({"type": "text_delta", "text": text})),
         };
         if self.open != Some(kind) {
-            if !self.close().await || !self.start(empty).await {
-                return false;
-            }
+            self.close();
+            self.start(empty);
             self.open = Some(kind);
         }
-        self.delta(delta).await
+        self.delta(delta);
     }
 
-    async fn call(&mut self, id: String, name: &str, arguments: &Value) -> bool {
+    fn call(&mut self, id: String, name: &str, arguments: &Value) {
         let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
         let delta = json!({"type": "input_json_delta", "partial_json": arguments.to_string()});
-        let sent = self.close().await && self.start(block).await && self.delta(delta).await;
+        self.close();
+        self.start(block);
+        self.delta(delta);
         self.open = Some(Block::Text);
-        let closed = self.close().await;
-        sent && closed
+        self.close();
     }
 }
 
-/// Streams an answer until it ends or nobody listens.
+/// Streams an answer to its end.
 pub(super) async fn run(service: &Service, mut generation: Generation, events: &EventSender) {
     let mut blocks = Blocks { events, index: 0, open: None };
     while let Some(delta) = generation.next().await {
-        let sent = match delta {
+        match delta {
             Delta::Started => {
                 let start = json!({
                     "type": "message_start", "message": message(service, Vec::new(), generation.usage()),
                 });
-                events.send_named("message_start", &start).await
+                events.send_named("message_start", &start);
             }
-            Delta::Tokens(_) => true,
-            Delta::Reasoning(text) => blocks.add(Block::Thinking, &text).await,
-            Delta::Content(text) => blocks.add(Block::Text, &text).await,
-            Delta::ToolCall { name, arguments } => {
-                blocks.call(service.new_id("toolu"), &name, &arguments).await
-            }
+            Delta::Tokens(_) => {}
+            Delta::Reasoning(text) => blocks.add(Block::Thinking, &text),
+            Delta::Content(text) => blocks.add(Block::Text, &text),
+            Delta::ToolCall { name, arguments } => blocks.call(service.new_id("toolu"), &name, &arguments),
             Delta::End(end) => match stop_reason(&end) {
                 Ok((reason, sequence)) => {
                     let end = json!({
                         "type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": sequence},
                         "usage": usage_of(generation.usage()),
                     });
-                    blocks.close().await
-                        && events.send_named("message_delta", &end).await
-                        && events.send_named("message_stop", &json!({"type": "message_stop"})).await
+                    blocks.close();
+                    events.send_named("message_delta", &end);
+                    events.send_named("message_stop", &json!({"type": "message_stop"}));
                 }
-                Err(error) => events.send_named("error", &error_body(&error)).await,
+                Err(error) => events.send_named("error", &error_body(&error)),
             },
-        };
-        if !sent {
-            return;
         }
     }
 }

@@ -92,7 +92,7 @@ where
               headers: HeaderMap,
               bytes: Bytes| async move {
             let answered = async {
-                let asked = Asked::new(service, record, about::priority(&headers)?);
+                let asked = Asked::new(service, record, about::priority(&headers)?, bytes.len());
                 let request = match bytes.len() {
                     0..=SMALL_BODY => body::parse::<T>(&bytes)?,
                     _ => asked.work(move |_| body::parse::<T>(&bytes)).await?,

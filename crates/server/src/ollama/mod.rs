@@ -171,9 +171,7 @@ async fn stream(
                 }
             }
         };
-        if !events.send_line(&line).await {
-            return;
-        }
+        events.send_line(&line);
     }
 }
 

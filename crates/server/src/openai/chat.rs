@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use super::chunk::{ChatChoice, ChatDelta, Head};
 use super::types::{ChatCompletionRequest, count, error_body, format, thinking, tool_choice};
 use crate::asked::Asked;
 use crate::chat::Chat;
@@ -12,10 +13,11 @@ use crate::error::{ApiError, Kind};
 use crate::generation::{Delta, End, Generation, TokenLogprobs, Usage};
 use crate::http::{Answer, EventSender};
 use crate::service::Service;
-use crate::time::unix_seconds;
 
 /// Most answers to one request.
 pub(super) const MOST_ANSWERS: i64 = 16;
+/// What OpenAI calls a piece of a stream.
+const CHUNK: &str = "chat.completion.chunk";
 /// Most alternatives of a token.
 pub(super) const MOST_LOGPROBS: i64 = 20;
 
@@ -25,6 +27,7 @@ pub(crate) async fn chat_completions(
     request: ChatCompletionRequest,
 ) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
+    service.record.note_user(request.sampling.user.as_deref());
     let answers = count("n", request.n, 1, MOST_ANSWERS)?.unwrap_or(1);
     service.check_count("n", answers)?;
     let (stream, include_usage) = (request.stream, request.stream_options.unwrap_or_default().include_usage);
@@ -32,11 +35,7 @@ pub(crate) async fn chat_completions(
     let prepared = service.prepare_chat(chat).await?;
     let generations =
         (0..answers).map(|index| service.start(&prepared, index)).collect::<Result<Vec<_>, _>>()?;
-    let head = Head {
-        id: service.new_id("chatcmpl"),
-        created: unix_seconds(),
-        model: service.model_name().to_owned(),
-    };
+    let head = Head::new(&service, "chatcmpl");
     if stream {
         return Ok(Answer::stream(move |events| {
             stream_chat(service, head, generations, include_usage, events)
@@ -93,30 +92,8 @@ pub(crate) fn text_alone(field: &str, content: Option<&Value>) -> Result<(), Api
     Ok(())
 }
 
-/// What every object of one answer repeats.
-struct Head {
-    id: String,
-    created: i64,
-    model: String,
-}
-
-impl Head {
-    fn object(&self, kind: &str) -> Map<String, Value> {
-        let head = json!({"id": self.id, "object": kind, "created": self.created, "model": self.model});
-        let Value::Object(head) = head else { unreachable!("an object was written") };
-        head
-    }
-
-    fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Option<&str>) -> Value {
-        let mut chunk = self.object("chat.completion.chunk");
-        let choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish});
-        chunk.insert("choices".into(), json!([choice]));
-        Value::Object(chunk)
-    }
-}
-
 /// The name of an end, or the error that it is.
-pub(super) fn finish_reason(end: &End) -> Result<&'static str, ApiError> {
+pub(super) fn name_of_end(end: &End) -> Result<&'static str, ApiError> {
     match end {
         End::Stop | End::StopString(_) => Ok("stop"),
         End::Length => Ok("length"),
@@ -205,7 +182,7 @@ async fn whole_chat(service: &Service, head: Head, generations: Vec<Generation>)
                     calls.push(call);
                 }
                 Delta::Tokens(more) => tokens.extend(more),
-                Delta::End(end) => finish = finish_reason(&end)?,
+                Delta::End(end) => finish = name_of_end(&end)?,
             }
         }
         let content = if content.is_empty() && !calls.is_empty() { Value::Null } else { content.into() };
@@ -242,18 +219,16 @@ async fn stream_chat(
     });
     let Some(usages): Option<Vec<Usage>> = join_all(streams).await.into_iter().collect() else { return };
     if include_usage {
-        let mut chunk = head.object("chat.completion.chunk");
+        let mut chunk = head.object(CHUNK);
         chunk.insert("choices".into(), json!([]));
         chunk.insert("usage".into(), usage_of(&usages));
         chunk.insert("mambo".into(), extra_of(usages[0]));
-        if !events.send(&Value::Object(chunk)).await {
-            return;
-        }
+        events.send(&chunk);
     }
-    events.send_text("[DONE]").await;
+    events.send_done();
 }
 
-/// Streams one answer; its usage, or nothing if the client has gone or the answer failed.
+/// Streams one answer; its usage, or nothing if it failed.
 async fn stream_one(
     service: &Service,
     head: &Head,
@@ -264,37 +239,32 @@ async fn stream_one(
     let mut calls = 0;
     let mut pending: Vec<TokenLogprobs> = Vec::new();
     while let Some(delta) = generation.next().await {
-        let mut finish = None;
-        let delta = match delta {
-            Delta::Started => json!({"role": "assistant", "content": ""}),
-            Delta::Reasoning(text) => json!({"reasoning_content": text}),
-            Delta::Content(text) => json!({"content": text}),
+        let (mut added, mut finish_reason) = (ChatDelta::default(), None);
+        match &delta {
+            Delta::Started => (added.role, added.content) = (Some("assistant"), Some("")),
+            Delta::Reasoning(text) => added.reasoning_content = Some(text),
+            Delta::Content(text) => added.content = Some(text),
             Delta::ToolCall { name, arguments } => {
+                added.tool_calls = Some([call_object(service, calls, name, arguments)]);
                 calls += 1;
-                json!({"tool_calls": [call_object(service, calls - 1, &name, &arguments)]})
             }
             Delta::Tokens(more) => {
-                pending.extend(more);
+                pending.extend_from_slice(more);
                 continue;
             }
-            Delta::End(end) => match finish_reason(&end) {
-                Ok(reason) => {
-                    finish = Some(reason);
-                    json!({})
-                }
+            Delta::End(end) => match name_of_end(end) {
+                Ok(reason) => finish_reason = Some(reason),
                 Err(error) => {
-                    events.send(&error_body(&error)).await;
+                    events.send(&error_body(&error));
                     return None;
                 }
             },
-        };
+        }
         let logprobs = match pending.is_empty() {
             true => Value::Null,
             false => logprobs_of(service, &std::mem::take(&mut pending)),
         };
-        if !events.send(&head.chunk(index, delta, logprobs, finish)).await {
-            return None;
-        }
+        events.send(&head.chunk(CHUNK, ChatChoice { index, delta: added, logprobs, finish_reason }));
     }
     Some(generation.usage())
 }

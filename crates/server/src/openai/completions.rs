@@ -5,7 +5,8 @@ use mambo_runtime::Prompt;
 use mambo_text::OutputStyle;
 use serde_json::{Value, json};
 
-use super::chat::{MOST_ANSWERS, extra_of, finish_reason, usage_of};
+use super::chat::{MOST_ANSWERS, extra_of, name_of_end, usage_of};
+use super::chunk::{Head, TextChoice};
 use super::types::{CompletionRequest, PromptField, count, error_body, format};
 use crate::asked::Asked;
 use crate::chat::{Common, Prepared};
@@ -13,14 +14,16 @@ use crate::error::ApiError;
 use crate::generation::{Delta, Generation, TokenLogprobs, Usage};
 use crate::http::{Answer, EventSender};
 use crate::service::Service;
-use crate::time::unix_seconds;
 
+/// What OpenAI calls these answers, and their pieces.
+const OBJECT: &str = "text_completion";
 /// Most prompts of one request.
 const MOST_PROMPTS: usize = 64;
 
 /// Goes on with text, at once or as it comes.
 pub(crate) async fn completions(service: Asked, request: CompletionRequest) -> Result<Answer, ApiError> {
     service.check_model(request.model.as_deref())?;
+    service.record.note_user(request.sampling.user.as_deref());
     let answers = count("n", request.n, 1, MOST_ANSWERS)?.unwrap_or(1);
     let include_usage = request.stream_options.unwrap_or_default().include_usage;
     let (is_echo, is_stream) = (request.echo, request.stream);
@@ -33,10 +36,7 @@ pub(crate) async fn completions(service: Asked, request: CompletionRequest) -> R
             parts.push(Part { generation: service.start(prepared, index)?, echo: echo.clone() });
         }
     }
-    let head = json!({
-        "id": service.new_id("cmpl"), "object": "text_completion", "created": unix_seconds(),
-        "model": service.model_name(),
-    });
+    let head = Head::new(&service, "cmpl");
     if is_stream {
         return Ok(Answer::stream(move |events| {
             stream(service, head, parts, include_usage.then_some(answers), events)
@@ -133,16 +133,7 @@ fn characters_begun(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte & 0xC0 != 0x80).count()
 }
 
-fn choice(index: usize, text: &str, logprobs: Value, finish: Option<&str>) -> Value {
-    json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish})
-}
-
-async fn whole(
-    service: &Service,
-    mut head: Value,
-    parts: Vec<Part>,
-    answers: usize,
-) -> Result<Value, ApiError> {
+async fn whole(service: &Service, head: Head, parts: Vec<Part>, answers: usize) -> Result<Value, ApiError> {
     let (mut choices, mut usages) = (Vec::new(), Vec::new());
     for (index, Part { mut generation, echo }) in parts.into_iter().enumerate() {
         let (mut text, mut tokens, mut finish) = (echo.unwrap_or_default(), Vec::new(), "stop");
@@ -151,23 +142,25 @@ async fn whole(
             match delta {
                 Delta::Content(more) => text += &more,
                 Delta::Tokens(more) => tokens.extend(more),
-                Delta::End(end) => finish = finish_reason(&end)?,
+                Delta::End(end) => finish = name_of_end(&end)?,
                 Delta::Started | Delta::Reasoning(_) | Delta::ToolCall { .. } => {}
             }
         }
         let logprobs = logprobs_of(service, &tokens, &mut offset);
-        choices.push(choice(index, &text, logprobs, Some(finish)));
+        let choice = TextChoice { index, text: &text, logprobs, finish_reason: Some(finish) };
+        choices.push(json!(choice));
         usages.push(generation.usage());
     }
-    head["choices"] = choices.into();
-    head["usage"] = usage_of_prompts(&usages, answers);
-    head["mambo"] = extra_of(usages[0]);
-    Ok(head)
+    let mut object = head.object(OBJECT);
+    object.insert("choices".into(), choices.into());
+    object.insert("usage".into(), usage_of_prompts(&usages, answers));
+    object.insert("mambo".into(), extra_of(usages[0]));
+    Ok(Value::Object(object))
 }
 
 async fn stream(
     service: Asked,
-    head: Value,
+    head: Head,
     parts: Vec<Part>,
     usage_answers: Option<usize>,
     events: EventSender,
@@ -177,45 +170,32 @@ async fn stream(
     for (index, Part { mut generation, echo }) in parts.into_iter().enumerate() {
         let mut pending: Vec<TokenLogprobs> = Vec::new();
         let mut offset = echo.as_ref().map_or(0, |echo| echo.chars().count());
-        let mut chunk = |text: &str, pending: &mut Vec<TokenLogprobs>, finish: Option<&str>| {
+        let mut send = |text: &str, pending: &mut Vec<TokenLogprobs>, finish_reason| {
             let logprobs = logprobs_of(&service, &std::mem::take(pending), &mut offset);
-            let mut chunk = head.clone();
-            chunk["choices"] = json!([choice(index, text, logprobs, finish)]);
-            chunk
+            events.send(&head.chunk(OBJECT, TextChoice { index, text, logprobs, finish_reason }));
         };
-        if let Some(echo) = echo
-            && !events.send(&chunk(&echo, &mut pending, None)).await
-        {
-            return;
+        if let Some(echo) = echo {
+            send(&echo, &mut pending, None);
         }
         while let Some(delta) = generation.next().await {
-            let sent = match delta {
-                Delta::Content(text) => events.send(&chunk(&text, &mut pending, None)).await,
-                Delta::Tokens(more) => {
-                    pending.extend(more);
-                    true
-                }
-                Delta::End(end) => match finish_reason(&end) {
-                    Ok(reason) => events.send(&chunk("", &mut pending, Some(reason))).await,
-                    Err(error) => {
-                        events.send(&error_body(&error)).await;
-                        return;
-                    }
+            match delta {
+                Delta::Content(text) => send(&text, &mut pending, None),
+                Delta::Tokens(more) => pending.extend(more),
+                Delta::End(end) => match name_of_end(&end) {
+                    Ok(reason) => send("", &mut pending, Some(reason)),
+                    Err(error) => return events.send(&error_body(&error)),
                 },
-                Delta::Started | Delta::Reasoning(_) | Delta::ToolCall { .. } => true,
-            };
-            if !sent {
-                return;
+                Delta::Started | Delta::Reasoning(_) | Delta::ToolCall { .. } => {}
             }
         }
         usages.push(generation.usage());
     }
     if let Some(answers) = usage_answers {
-        let mut chunk = head.clone();
-        chunk["choices"] = json!([]);
-        chunk["usage"] = usage_of_prompts(&usages, answers);
-        chunk["mambo"] = extra_of(usages[0]);
-        events.send(&chunk).await;
+        let mut chunk = head.object(OBJECT);
+        chunk.insert("choices".into(), json!([]));
+        chunk.insert("usage".into(), usage_of_prompts(&usages, answers));
+        chunk.insert("mambo".into(), extra_of(usages[0]));
+        events.send(&chunk);
     }
-    events.send_text("[DONE]").await;
+    events.send_done();
 }

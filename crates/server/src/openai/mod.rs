@@ -2,6 +2,7 @@
 
 mod answers;
 mod chat;
+mod chunk;
 mod completions;
 mod describe;
 mod embeddings;

@@ -73,6 +73,9 @@ pub(crate) struct SamplingFields {
     /// Requests of higher priority go first.
     #[schema(default = 0)]
     pub priority: Option<i32>,
+    /// Who asks, as your own records call them; the server's log repeats it.
+    #[schema(example = "user-1234")]
+    pub user: Option<String>,
 }
 
 /// A request for an answer in a conversation.

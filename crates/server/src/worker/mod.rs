@@ -1,6 +1,7 @@
 //! The thread that owns the engine: takes jobs, steps, and sends every sequence's events to who asked for it. Nothing
 //! here waits for a client, so that a slow one holds up nobody.
 
+mod lending;
 mod pace;
 
 use std::collections::HashMap;
@@ -17,6 +18,8 @@ use tokio::sync::oneshot;
 use crate::disk::Spill;
 use crate::job::{Job, Update};
 use crate::metrics::Metrics;
+pub(crate) use lending::Borrowed;
+use lending::Lending;
 use pace::Pace;
 
 /// How often deadlines and clients that have gone are looked for.
@@ -47,6 +50,7 @@ pub(crate) enum Refusal {
 pub(crate) struct Worker {
     commands: UnboundedSender<Command>,
     counts: Arc<Counts>,
+    lending: Arc<Lending>,
     queue: usize,
     slots: usize,
 }
@@ -68,6 +72,7 @@ impl Worker {
     ) -> std::io::Result<Worker> {
         let (commands, receiver) = unbounded_channel();
         let (counts, slots) = (Arc::<Counts>::default(), engine.config().max_sequences);
+        let lending = Arc::<Lending>::default();
         let state = State {
             engine,
             jobs: HashMap::new(),
@@ -76,11 +81,13 @@ impl Worker {
             metrics,
             spill,
             pace: Pace::new(),
+            lending: Arc::clone(&lending),
+            left_cores: 0,
             stop_at: None,
             swept: Instant::now(),
         };
         std::thread::Builder::new().name("engine".into()).spawn(move || state.run())?;
-        Ok(Worker { commands, counts, queue, slots })
+        Ok(Worker { commands, counts, lending, queue, slots })
     }
 
     /// Hands a job over, unless too many wait.
@@ -101,6 +108,11 @@ impl Worker {
     /// Jobs that can be taken at once: those that run and those that wait.
     pub fn most_jobs(&self) -> usize {
         self.queue.saturating_add(self.slots)
+    }
+
+    /// Announces work on text that takes long, so that it finds a core; until what this returns is dropped.
+    pub async fn borrow_core(&self) -> Borrowed {
+        self.lending.borrow_core(self.counts.running.load(Ordering::Relaxed) > 0).await
     }
 
     /// Has something done with the engine between two steps.
@@ -149,6 +161,9 @@ struct State {
     /// Where what the prefix cache drops goes.
     spill: Option<Spill>,
     pace: Pace,
+    lending: Arc<Lending>,
+    /// Cores that the backend does without.
+    left_cores: usize,
     stop_at: Option<Instant>,
     swept: Instant,
 }
@@ -156,6 +171,7 @@ struct State {
 impl State {
     fn run(mut self) {
         while self.take_commands() {
+            self.lend_cores();
             let begin = Instant::now();
             self.engine.set_prompt_room(self.pace.prompt_room());
             let mut begun = false;
@@ -176,6 +192,16 @@ impl State {
             let _ = running.job.updates.send(Update::ShuttingDown);
         }
         self.spill_all();
+    }
+
+    /// Leaves cores to work on text, where a step is shorter than what the system gives such work at a time.
+    fn lend_cores(&mut self) {
+        let cores = if self.pace.is_quick() { self.lending.wanted() } else { 0 };
+        if cores != self.left_cores {
+            self.engine.backend_mut().leave_cores(cores);
+            self.lending.leave(cores);
+            self.left_cores = cores;
+        }
     }
 
     /// Sends on what the prefix cache dropped; where the disk is slower, it is lost.

@@ -65,7 +65,7 @@ impl Response {
 
     /// Ends the response; the name of the event that tells so.
     fn finish(&mut self, end: &End, usage: Usage) -> Result<&'static str, ApiError> {
-        super::chat::finish_reason(end)?;
+        super::chat::name_of_end(end)?;
         let is_cut = *end == End::Length;
         self.body["status"] = if is_cut { "incomplete" } else { "completed" }.into();
         if is_cut {
