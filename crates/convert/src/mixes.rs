@@ -38,12 +38,37 @@ pub struct Mix {
     pub default: DType,
     /// The exceptions.
     pub rules: Rules,
+    /// Exceptions that depend on the model's layers.
+    pub raised: Option<Raised>,
 }
 
-/// All mixes: the default of GGUF files, that of safetensors folders, that of the binary.
+/// More bits for the output projection, also where it is the embedding, and for some weights of some layers.
+#[derive(Clone, Copy, Debug)]
+pub struct Raised {
+    /// The type they get.
+    pub dtype: DType,
+    /// The last words of the weights that get it in some layers ([`is_raised`]).
+    pub parts: &'static [&'static str],
+}
+
+/// Whether the layer of this index has more bits, of `count` layers: the first and the last eighth of them, and every
+/// third in between. This is how llama.cpp spreads what it adds.
+pub fn is_raised(index: usize, count: usize) -> bool {
+    let eighth = count / 8;
+    index < eighth || index >= 7 * count / 8 || (index - eighth) % 3 == 2
+}
+
+/// All mixes: the default of GGUF files, that of safetensors folders, llama.cpp's, that of the binary.
 pub static MIXES: &[Mix] = &[
-    Mix { name: "q4_mix", default: DType::Q4K, rules: BESIDE_FOUR_BITS },
-    Mix { name: "nvfp4_mix", default: DType::NVFP4, rules: BESIDE_NVFP4 },
+    Mix { name: "q4_mix", default: DType::Q4K, rules: BESIDE_FOUR_BITS, raised: None },
+    Mix { name: "nvfp4_mix", default: DType::NVFP4, rules: BESIDE_NVFP4, raised: None },
+    // What most files of plain transformers have: `Q4_K_M` as llama.cpp makes it of them.
+    Mix {
+        name: "q4_k_m",
+        default: DType::Q4K,
+        rules: &[],
+        raised: Some(Raised { dtype: DType::Q6K, parts: &["v", "down", "experts_down"] }),
+    },
     // Measured on that model: all layers' experts are equally sensitive within the noise; the four that go
     // first are those with which every golden conversation keeps its answer. The MTP head's go too: their
     // errors cost a draft, never an answer.
@@ -57,6 +82,7 @@ pub static MIXES: &[Mix] = &[
             (&["layers.11.experts_up", "layers.13.experts_up"], DType::Q4K),
             (&["mtp.experts_up", "mtp.experts_down"], DType::Q4K),
         ],
+        raised: None,
     },
 ];
 
@@ -75,6 +101,21 @@ const BESIDE_NVFP4: Rules = &[(SENSITIVE, DType::F8E4M3), EMBEDDING_WHOLE];
 
 /// Readers of folders expect embeddings that are not quantised.
 const EMBEDDING_WHOLE: (&[&str], DType) = (&["embed"], DType::BF16);
+
+impl Raised {
+    /// The weights among these, in the order of layers, that get the type.
+    pub fn weights<'w>(self, weights: &[&'w str]) -> Vec<&'w str> {
+        let head = if weights.contains(&"head") { "head" } else { "embed" };
+        let mut raised: Vec<&str> = weights.iter().copied().filter(|weight| *weight == head).collect();
+        for part in self.parts {
+            let of_layers: Vec<&str> =
+                weights.iter().copied().filter(|weight| weight.rsplit('.').next() == Some(part)).collect();
+            let chosen = of_layers.iter().enumerate().filter(|(i, _)| is_raised(*i, of_layers.len()));
+            raised.extend(chosen.map(|(_, weight)| *weight));
+        }
+        raised
+    }
+}
 
 /// The mix of that name.
 pub fn named(name: &str) -> Option<&'static Mix> {

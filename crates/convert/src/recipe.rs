@@ -5,7 +5,7 @@ use mambo_model::ModelSpec;
 use mambo_runtime::TypeTable;
 use mambo_tensor::DType;
 
-use crate::mixes::{self, MIXES};
+use crate::mixes::{self, MIXES, Raised};
 use crate::pattern::matches;
 use crate::{Container, ConvertError, Layout};
 
@@ -25,6 +25,7 @@ pub struct Recipe {
     rules: Vec<(String, DType)>,
     /// How many of the rules come with a named mix, and need not match anything in other models.
     own_rules: usize,
+    raised: Option<Raised>,
 }
 
 impl Recipe {
@@ -45,7 +46,8 @@ impl Recipe {
         };
         let rules: Vec<_> = rules.iter().flat_map(each).collect();
         let own_rules = rules.len();
-        Ok(Recipe { name, default, rules, own_rules })
+        let raised = mixes::named(&name).and_then(|mix| mix.raised);
+        Ok(Recipe { name, default, rules, own_rules, raised })
     }
 
     /// The same without exceptions for single weights.
@@ -74,9 +76,15 @@ impl Recipe {
         self.default.gguf_file_type().unwrap_or_default()
     }
 
-    fn wanted(&self, weight: &str) -> DType {
-        let rule = self.rules.iter().rev().find(|(pattern, _)| matches(pattern, weight));
-        rule.map_or(self.default, |(_, dtype)| *dtype)
+    /// The type that a weight is to have; `raised` are those that the mix gives more bits by their layers.
+    fn wanted(&self, weight: &str, raised: &[String]) -> DType {
+        let (own, added) = self.rules.split_at(self.own_rules);
+        let of = |rules: &[(String, DType)]| {
+            rules.iter().rev().find(|(pattern, _)| matches(pattern, weight)).map(|(_, dtype)| *dtype)
+        };
+        let is_raised = raised.iter().any(|raised| raised == weight);
+        let by_layer = || self.raised.filter(|_| is_raised).map(|raised| raised.dtype);
+        of(added).or_else(by_layer).or_else(|| of(own)).unwrap_or(self.default)
     }
 
     /// Decides on every tensor of a model.
@@ -91,10 +99,12 @@ impl Recipe {
                 return Err(ConvertError::NoSuchMatrix { pattern: pattern.clone(), known });
             }
         }
+        let raised = self.raised.map_or(Vec::new(), |raised| raised.weights(&matrices));
+        let raised: Vec<String> = raised.into_iter().map(str::to_owned).collect();
         let mut replaced: Vec<(DType, DType, String, usize)> = Vec::new();
         let mut tensors = Vec::new();
         for tensor in exported {
-            let wanted = if tensor.quantizable { self.wanted(&tensor.weight) } else { DType::F32 };
+            let wanted = if tensor.quantizable { self.wanted(&tensor.weight, &raised) } else { DType::F32 };
             container.check(wanted)?;
             let (dtype, reason) = container.choose(&tensor, wanted);
             if let Some(reason) = reason {
@@ -182,8 +192,36 @@ mod tests {
         assert!(mixed.with_rule("wing=q8_0").unwrap().layout(&spec, Container::Gguf).is_err_and(told));
         assert!(
             Recipe::named("q9", Container::Gguf)
-                .is_err_and(|e| e.to_string().contains("q2_k, or a mix: q4_mix, nvfp4_mix, builtin"))
+                .is_err_and(|e| e.to_string().contains("q2_k, or a mix: q4_mix, nvfp4_mix, q4_k_m, builtin"))
         );
+    }
+
+    /// Which tensors llama.cpp's quantizer raises, as the headers of its files of these shapes show them.
+    #[test]
+    fn q4_k_m_is_mixed_as_llama_cpp_does() {
+        let layout = |preset: &str| {
+            let spec = mambo_model::Preset::named(preset).and_then(|p| p.spec()).unwrap();
+            Recipe::named("q4_k_m", Container::Gguf).unwrap().layout(&spec, Container::Gguf).unwrap()
+        };
+        let raised = |layout: &Layout, name: &str| -> Vec<usize> {
+            let of = |i: &usize| layout.tensors.iter().find(|t| t.name == format!("blk.{i}.{name}.weight"));
+            (0..99).filter(|i| of(i).is_some_and(|tensor| tensor.dtype == DType::Q6K)).collect()
+        };
+        let dtype =
+            |layout: &Layout, name: &str| layout.tensors.iter().find(|t| t.name == name).unwrap().dtype;
+        let eight = layout("llama-3.1-8b");
+        let half = [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31];
+        assert_eq!(raised(&eight, "ffn_down"), half);
+        assert_eq!(raised(&eight, "attn_v"), half);
+        assert!(raised(&eight, "attn_q").is_empty());
+        assert_eq!(dtype(&eight, "output.weight"), DType::Q6K);
+        assert_eq!(dtype(&eight, "token_embd.weight"), DType::Q4K);
+        let tied = layout("qwen3-0.6b");
+        assert_eq!(dtype(&tied, "token_embd.weight"), DType::Q6K);
+        let other = Recipe::named("q4_k_m", Container::Gguf).unwrap().with_rule("layers.0=q8_0").unwrap();
+        let spec = mambo_model::Preset::named("llama-3.1-8b").and_then(|p| p.spec()).unwrap();
+        let other = other.layout(&spec, Container::Gguf).unwrap();
+        assert_eq!(dtype(&other, "blk.0.ffn_down.weight"), DType::Q8_0, "what is asked for goes before");
     }
 
     /// The promise of the default mix: widths that are no multiple of 256 make nothing fatter.

@@ -21,7 +21,7 @@ pub(crate) fn parameters(op: &Op, layer: Layer) -> String {
         Op::Rope(rope) => rope_words(rope),
         Op::Glu(activation) => activation_words(*activation),
         Op::SoftCap { cap } => format!(" cap={cap:?}"),
-        Op::Matmul { out, epilogue } => format!(" out={out}{}", epilogue_word(*epilogue)),
+        Op::Matmul { out, epilogue } => format!(" out={out}{}", epilogue_words(*epilogue)),
         Op::Split { start, len } => format!(" start={start} len={len}"),
         Op::SsmConv(d) | Op::SsmScan(d) | Op::ShortConv(d) | Op::DeltaScan(d) => ssm_words(d, layer),
         Op::SsmStep { dims, eps } => format!("{} eps={eps:?}", ssm_words(dims, layer)),
@@ -40,7 +40,7 @@ pub(crate) fn parameters(op: &Op, layer: Layer) -> String {
         ),
         Op::MoeBias { experts, top_k } => format!(" experts={experts} top_k={top_k}"),
         Op::MoeMatmul { experts, top_k, out, epilogue } => {
-            format!(" experts={experts} top_k={top_k} out={out}{}", epilogue_word(*epilogue))
+            format!(" experts={experts} top_k={top_k} out={out}{}", epilogue_words(*epilogue))
         }
         Op::MoeCombine { top_k, residual: false } => format!(" top_k={top_k}"),
         Op::MoeCombine { top_k, residual: true } => format!(" top_k={top_k} residual=true"),
@@ -109,11 +109,12 @@ fn ssm_words(d: &SsmDims, layer: Layer) -> String {
     if layer == Layer::State(*d) { String::new() } else { ssm_sizes(d) }
 }
 
-fn epilogue_word(epilogue: Epilogue) -> &'static str {
+fn epilogue_words(epilogue: Epilogue) -> String {
     match epilogue {
-        Epilogue::None => "",
-        Epilogue::Relu2 => " epilogue=relu2",
-        Epilogue::Residual => " epilogue=residual",
+        Epilogue::None => String::new(),
+        Epilogue::Relu2 => " epilogue=relu2".to_owned(),
+        Epilogue::Residual => " epilogue=residual".to_owned(),
+        Epilogue::Glu(activation) => format!(" epilogue=glu{}", activation_words(activation)),
     }
 }
 
@@ -172,7 +173,8 @@ impl<'a> Words<'a> {
             None => Ok(Epilogue::None),
             Some("relu2") => Ok(Epilogue::Relu2),
             Some("residual") => Ok(Epilogue::Residual),
-            Some(word) => Err(format!("`epilogue={word}` is neither relu2 nor residual")),
+            Some("glu") => Ok(Epilogue::Glu(self.activation()?)),
+            Some(word) => Err(format!("`epilogue={word}` is not relu2, residual or glu")),
         }
     }
 

@@ -114,7 +114,7 @@ fn the_passes_together_make_this_of_it() {
             idle.push(report.to_string());
         }
     });
-    assert_eq!(idle, ["== drop_dead: SAME\n"]);
+    assert_eq!(idle, ["== drop_dead: SAME\n", "== fuse_glu: SAME\n"]);
     let text = after.unwrap().to_string();
     let nodes: String =
         text.lines().filter(|l| !l.starts_with("weight ")).map(|l| format!("{l}\n")).collect();

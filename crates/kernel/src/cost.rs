@@ -172,7 +172,9 @@ impl CallWork {
         let out_rows = shape.rows(self.out_rows);
         let elements = out_rows * self.out_cols;
         match &self.op {
-            Op::Matmul { .. } | Op::MoeMatmul { .. } => 2.0 * elements * self.in_cols,
+            Op::Matmul { epilogue, .. } | Op::MoeMatmul { epilogue, .. } => {
+                2.0 * elements * self.in_cols * epilogue.products().count() as f64
+            }
             Op::Attention(a) => out_rows * attention_flops(a, shape),
             Op::SsmConv(d) => out_rows * conv_flops(d),
             Op::SsmScan(d) => out_rows * scan_flops(d),

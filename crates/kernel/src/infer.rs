@@ -201,10 +201,8 @@ fn check_parameters(op: &Op) -> Result<(), String> {
         Op::HeadNorm { head_dim, eps } => check_eps(*eps).and(check_sizes(&[*head_dim])),
         Op::Rope(r) => check_rope(r),
         Op::SoftCap { cap } => check_positive("cap", *cap),
-        Op::Glu(Activation::ClampedSilu { alpha, limit }) => {
-            check_positive("alpha", *alpha).and(check_positive("limit", *limit))
-        }
-        Op::Matmul { out, .. } => check_sizes(&[*out]),
+        Op::Glu(activation) => check_activation(activation),
+        Op::Matmul { out, epilogue } => check_sizes(&[*out]).and(check_epilogue(epilogue)),
         Op::Split { start, len } => check_sizes(&[(*start).max(1), *len]),
         Op::SsmConv(d) | Op::SsmScan(d) | Op::DeltaScan(d) => check_ssm(d),
         Op::ShortConv(d) => match *d {
@@ -239,15 +237,33 @@ fn check_parameters(op: &Op) -> Result<(), String> {
         Op::MoeMatmul { epilogue: Epilogue::Residual, .. } => {
             Err("moe_matmul has no residual epilogue".to_string())
         }
-        Op::MoeMatmul { experts, top_k, out, .. } => check_sizes(&[*experts, *top_k, *out]),
+        Op::MoeMatmul { experts, top_k, out, epilogue } => {
+            check_sizes(&[*experts, *top_k, *out]).and(check_epilogue(epilogue))
+        }
         Op::MoeCombine { top_k, .. } => check_sizes(&[*top_k]),
         Op::MoeBias { experts, top_k } => check_sizes(&[*experts, *top_k]),
         Op::Quantize(elem) if !elem.is_private() => {
             Err(format!("quantize to {}, which is no backend's private type", elem.name()))
         }
         Op::Quantize(_) => Ok(()),
-        Op::Embed | Op::Add | Op::Relu2 | Op::Glu(_) | Op::Bias | Op::Concat => Ok(()),
+        Op::Embed | Op::Add | Op::Relu2 | Op::Bias | Op::Concat => Ok(()),
         Op::SsmDt | Op::GatherRows | Op::Choose => Ok(()),
+    }
+}
+
+fn check_activation(activation: &Activation) -> Result<(), String> {
+    match activation {
+        Activation::ClampedSilu { alpha, limit } => {
+            check_positive("alpha", *alpha).and(check_positive("limit", *limit))
+        }
+        Activation::Silu | Activation::Sigmoid | Activation::GeluTanh | Activation::Gelu => Ok(()),
+    }
+}
+
+fn check_epilogue(epilogue: &Epilogue) -> Result<(), String> {
+    match epilogue {
+        Epilogue::Glu(activation) => check_activation(activation),
+        Epilogue::None | Epilogue::Relu2 | Epilogue::Residual => Ok(()),
     }
 }
 

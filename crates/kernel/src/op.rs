@@ -8,7 +8,7 @@ use crate::rope::Rope;
 use crate::value::{Elem, ValueType};
 
 /// What a matmul does with each product before it is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Epilogue {
     /// Nothing.
     None,
@@ -16,6 +16,16 @@ pub enum Epilogue {
     Relu2,
     /// Adds the matching element of a second input.
     Residual,
+    /// `activation(G·x) · y`, where the gate G is a second weight of the same shape.
+    Glu(Activation),
+}
+
+impl Epilogue {
+    /// The weights that are multiplied with the input: the product's own, and a gate.
+    pub fn products(self) -> impl Iterator<Item = &'static str> {
+        let gate = matches!(self, Epilogue::Glu(_)).then_some("gate");
+        std::iter::once("weight").chain(gate)
+    }
 }
 
 /// One mathematical operation.
@@ -42,7 +52,8 @@ pub enum Op {
     },
     /// Rotary positions: pairs of channels of every head are rotated by an angle that grows with the position.
     Rope(Rope),
-    /// `W·x` for every row; inputs x and, with [`Epilogue::Residual`], the residual.
+    /// `W·x` for every row; inputs x and, with [`Epilogue::Residual`], the residual; weights W and, with
+    /// [`Epilogue::Glu`], the gate.
     Matmul {
         /// Output columns.
         out: usize,
@@ -335,6 +346,7 @@ impl Op {
     /// The shapes of the op's weights with their use, given its input types, in port order.
     pub fn weight_ports(&self, inputs: &[ValueType]) -> Vec<WeightPort> {
         let vector = |name, shape: Vec<usize>| WeightPort { name, shape, usage: WeightUse::Vector };
+        let matrix = |name, shape: Vec<usize>, usage| WeightPort { name, shape, usage };
         let cols = inputs.first().map_or(0, |v| v.cols);
         match *self {
             // The table's height is the vocabulary, which no activation knows: zero means free.
@@ -346,14 +358,13 @@ impl Op {
             Op::Bias => vec![vector("bias", vec![cols])],
             Op::MoeBias { experts, .. } => vec![vector("bias", vec![experts, cols])],
             Op::Attention(a) if a.sinks => vec![vector("sinks", vec![a.dims.q_heads])],
-            Op::Matmul { out, .. } => {
-                vec![WeightPort { name: "weight", shape: vec![out, cols], usage: WeightUse::Matrix }]
+            Op::Matmul { out, epilogue } => {
+                epilogue.products().map(|name| matrix(name, vec![out, cols], WeightUse::Matrix)).collect()
             }
-            Op::MoeMatmul { experts, out, .. } => vec![WeightPort {
-                name: "weight",
-                shape: vec![experts, out, cols],
-                usage: WeightUse::Experts,
-            }],
+            Op::MoeMatmul { experts, out, epilogue, .. } => epilogue
+                .products()
+                .map(|name| matrix(name, vec![experts, out, cols], WeightUse::Experts))
+                .collect(),
             Op::SsmConv(d) | Op::ShortConv(d) => {
                 vec![vector("weight", vec![d.conv_dim(), d.taps]), vector("bias", vec![d.conv_dim()])]
             }

@@ -1,7 +1,9 @@
 //! A backend as planning sees it: a name and kernel rows, of which the first that accepts is taken.
 
-use mambo_graph::{Graph, Node};
-use mambo_kernel::{Backend, CacheTypes, KernelRow, Op, OpKind, Phase, Rows, Site, ValueType};
+use mambo_graph::{Graph, Node, ValueId};
+use mambo_kernel::{
+    Activation, Backend, CacheTypes, Epilogue, KernelRow, Op, OpKind, Phase, Rows, Site, ValueType,
+};
 use mambo_tensor::DType;
 
 /// The kernels on offer.
@@ -47,11 +49,29 @@ impl<'a> Kernels<'a> {
             let input = [ValueType::f32(Rows::TOKENS, dims.in_proj())];
             return layers.into_iter().all(|layer| accepts(&step_types(graph, layer, &type_of), &input));
         }
-        let places = graph.nodes.iter().filter(|node| same_product(&node.op, op));
         let inputs = |node: &Node| -> Vec<ValueType> {
             node.inputs.iter().map(|value| graph.value_type(*value)).collect()
         };
+        if let Some(activation) = activation_of_gate(op) {
+            let product = |value: &ValueId| {
+                graph.nodes.iter().find(|node| node.outputs.contains(value) && same_product(&node.op, op))
+            };
+            let gated = graph.nodes.iter().filter(|node| node.op == Op::Glu(activation));
+            let mut pairs =
+                gated.filter_map(|glu| Some([product(&glu.inputs[1])?, product(&glu.inputs[0])?]));
+            return pairs.all(|pair| accepts(&pair.map(type_of).concat(), &inputs(pair[0])));
+        }
+        let places = graph.nodes.iter().filter(|node| same_product(&node.op, op));
         places.into_iter().all(|node| accepts(&type_of(node), &inputs(node)))
+    }
+}
+
+/// The activation of a product's gate, if it has one.
+fn activation_of_gate(op: &Op) -> Option<Activation> {
+    match *op {
+        Op::Matmul { epilogue: Epilogue::Glu(activation), .. }
+        | Op::MoeMatmul { epilogue: Epilogue::Glu(activation), .. } => Some(activation),
+        _ => None,
     }
 }
 

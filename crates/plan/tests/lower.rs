@@ -9,8 +9,8 @@ use expect_test::expect;
 use mambo_graph::passes::{PassContext, run_passes};
 use mambo_graph::{Graph, GraphBuilder, Input};
 use mambo_kernel::{
-    CacheLayout, CacheTypes, Epilogue, KernelRow, KvElem, KvGroup, KvTypes, Op, OpKind, Phase, Rollback,
-    StateElem,
+    Activation, CacheLayout, CacheTypes, Epilogue, KernelRow, KvElem, KvGroup, KvTypes, Op, OpKind, Phase,
+    Rollback, StateElem,
 };
 use mambo_plan::{Kernels, LowerOptions, lower, plan_text};
 use mambo_tensor::DType;
@@ -155,6 +155,30 @@ fn a_fusion_is_offered_only_if_every_place_has_a_row() {
     rows.retain(|row| !row.name.contains("q4_0"));
     let kernels = Kernels { backend: fake::NAME, rows: &rows };
     assert!(!kernels.offers(&relu2, Phase::Decode, caches, &graph, &fake::weight_type));
+}
+
+#[test]
+fn a_gate_is_offered_where_every_pair_has_a_row() {
+    let mut b = GraphBuilder::new("gated");
+    let mut x = b.input(Input::Hidden { cols: 64 });
+    let product = Op::Matmul { out: 64, epilogue: Epilogue::None };
+    for layer in ["a", "b"] {
+        let [gate, up] = ["gate", "up"].map(|part| b.weight(format!("{layer}.{part}"), [64, 64]));
+        let gate = b.op1(product, "gate", &[x], &[gate], None).unwrap();
+        let up = b.op1(product, "up", &[x], &[up], None).unwrap();
+        x = b.op1(Op::Glu(Activation::Silu), "glu", &[gate, up], &[], None).unwrap();
+    }
+    b.output("y", x);
+    let graph = b.finish().unwrap();
+    let takes_pairs = |site: &mambo_kernel::Site| site.weight_types == [DType::Q4_0; 2];
+    let rows = [KernelRow::new("fake:matmul.pair.q4_0".to_owned(), OpKind::Matmul).accepting(takes_pairs)];
+    let kernels = Kernels { backend: fake::NAME, rows: &rows };
+    let gated = Op::Matmul { out: 64, epilogue: Epilogue::Glu(Activation::Silu) };
+    let offers = |type_of: &dyn Fn(&str) -> Option<DType>| {
+        kernels.offers(&gated, Phase::Decode, CacheTypes::default(), &graph, type_of)
+    };
+    assert!(offers(&|_| Some(DType::Q4_0)));
+    assert!(!offers(&|name| Some(if name == "b.gate" { DType::Q8_0 } else { DType::Q4_0 })));
 }
 
 #[test]

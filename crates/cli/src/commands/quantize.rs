@@ -34,7 +34,7 @@ pub struct QuantizeArgs {
     pub output: OutputArgs,
     /// Type of most weights: q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, iq4_nl, iq4_xs, mxfp4, nvfp4, q3_k,
     /// q2_k, bf16, f16, f32, in folders also f8_e4m3; or a mix: q4_mix (the default of .gguf files), nvfp4_mix
-    /// (that of folders), builtin
+    /// (that of folders), q4_k_m (as llama.cpp mixes plain transformers), builtin
     #[arg(long = "type", value_name = "TYPE")]
     pub kind: Option<String>,
     /// Store every matrix in that type; otherwise those that err most get more bits

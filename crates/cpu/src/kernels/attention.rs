@@ -12,12 +12,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use mambo_kernel::{KvElem, Op, OpKind, Operand, PAGE_TOKENS, Segment};
+use mambo_kernel::{Elem, KvElem, Op, OpKind, Operand, PAGE_TOKENS, Segment, Site};
 
 use super::attention_block::{Block, Running, SHARED, Softmax, Total, finish};
 use super::attention_split::SplitAttention;
 use super::declaration::{Binding, Declaration};
 use super::kv_page::HeadFormat;
+use super::quantize::{can_round_groups, round_blocks};
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::isa::Isa;
 use crate::shared::View;
@@ -36,6 +37,8 @@ pub(crate) struct Attention {
     pub k: Operand,
     pub v: Operand,
     pub out: Operand,
+    /// Where the quantised output goes.
+    pub rounded: Option<Operand>,
     pub op: mambo_kernel::Attention,
     /// A score of each query head that takes part in its softmax, if heads have one.
     pub sinks: Option<Arc<Vec<f32>>>,
@@ -241,22 +244,31 @@ impl Attention {
                 total.add::<S>(running[i].end::<S>(), &scratch.sums[i * n..(i + 1) * n]);
             }
         }
-        let out = cx.view(&self.out);
         for (i, sums) in scratch.totals.chunks_exact_mut(n).take(block.count).enumerate() {
             let (row, col) = self.row_and_col(block, i);
             let total = Total { softmax: &mut totals[i], sums };
             // SAFETY: a head of a row belongs to one item.
-            self.finish::<S>(total, col / n, unsafe { out.cols_mut(row, col..col + n) });
+            unsafe { self.finish::<S>(cx, total, row, col / n) };
         }
     }
 
-    /// The output of a query head after its last split.
+    /// Writes the output of a row's query head after its last split.
+    ///
+    /// # Safety
+    /// No other thread touches this head of the row concurrently.
     #[inline(always)]
-    pub(super) fn finish<S: Simd>(&self, mut total: Total, head: usize, out: &mut [f32]) {
+    pub(super) unsafe fn finish<S: Simd>(&self, cx: &Cx, mut total: Total, row: usize, head: usize) {
         if let Some(sinks) = &self.sinks {
             total.add_sink::<S>(sinks[head]);
         }
+        let first = head * self.op.dims.head_dim;
+        // SAFETY: guaranteed by the caller.
+        let out = unsafe { cx.view(&self.out).cols_mut(row, first..first + self.op.dims.head_dim) };
         finish::<S>(total.sums, total.softmax.sum, out);
+        if let Some(rounded) = &self.rounded {
+            // SAFETY: as above; a head is whole blocks.
+            unsafe { round_blocks::<S>(out, &cx.view(rounded), row, first) };
+        }
     }
 
     /// Computes one split of a block of queries and passes each query's partial result to `take`.
@@ -375,9 +387,15 @@ pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
         Op::Attention(op) => {
             let sinks = if op.sinks { Some(b.vector(0, op.dims.q_heads)?) } else { None };
             let (q, k, v) = (b.x(), b.input(1), b.input(2));
-            b.kernel(Attention { q, k, v, out: b.out(), op, sinks, layer: b.layer() })
+            let (out, rounded, layer) = (b.out(), b.call.rounded, b.layer());
+            b.kernel(Attention { q, k, v, out, rounded, op, sinks, layer })
         }
         _ => b.wrong_op(),
     };
-    vec![Declaration::new(isa, OpKind::Attention, "f32", bind).shared().at(FLOPS)]
+    let rounds = |site: &Site, to: Elem| match site.op {
+        Op::Attention(op) => can_round_groups(site.input_cols(), op.dims.q_heads, to),
+        _ => false,
+    };
+    let declaration = Declaration::new(isa, OpKind::Attention, "f32", bind).shared().at(FLOPS);
+    vec![declaration.offering(|row| row.rounding(rounds))]
 }

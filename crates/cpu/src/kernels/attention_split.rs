@@ -160,10 +160,10 @@ impl<'a> SplitAttention<'a> {
         }
         rest.copy_from_slice(&[softmax.reference, softmax.sum]);
         if pass.contains(&(splits.end - 1)) {
-            let out = cx.view(&self.attention.out);
             // SAFETY: as above.
-            let out = unsafe { out.cols_mut(row, head * n..(head + 1) * n) };
-            self.attention.finish::<S>(Total { softmax: &mut softmax, sums }, head, out);
+            unsafe {
+                self.attention.finish::<S>(cx, Total { softmax: &mut softmax, sums }, row, head);
+            }
         }
     }
 

@@ -24,20 +24,32 @@ pub(crate) struct Glu {
     pub activation: Activation,
 }
 
-/// `activation(gate) · x`.
+/// The factor that a gate is: its activation.
 #[inline(always)]
-fn gated<S: Simd>(activation: Activation, gate: S::F, x: S::F) -> S::F {
+pub(super) fn factor<S: Simd>(activation: Activation, gate: S::F) -> S::F {
     match activation {
-        Activation::Silu => S::mul(S::silu(gate), x),
-        Activation::Sigmoid => S::mul(S::sigmoid(gate), x),
-        Activation::GeluTanh => S::mul(gelu_tanh::<S>(gate), x),
-        Activation::Gelu => S::mul(S::mul(gate, S::normal_cdf(gate)), x),
+        Activation::Silu => S::silu(gate),
+        Activation::Sigmoid => S::sigmoid(gate),
+        Activation::GeluTanh => gelu_tanh::<S>(gate),
+        Activation::Gelu => S::mul(gate, S::normal_cdf(gate)),
         Activation::ClampedSilu { alpha, limit } => {
-            // The bounds are first arguments: NaN passes through.
+            // The bound is the first argument: NaN passes through.
             let gate = S::min(S::splat(limit), gate);
-            let x = S::min(S::splat(limit), S::max(S::splat(-limit), x));
-            S::mul(S::mul(gate, S::sigmoid(S::mul(gate, S::splat(alpha)))), S::add(x, S::splat(1.0)))
+            S::mul(gate, S::sigmoid(S::mul(gate, S::splat(alpha))))
         }
+    }
+}
+
+/// A gate's factor times the value that it lets through.
+#[inline(always)]
+pub(super) fn gated<S: Simd>(activation: Activation, factor: S::F, x: S::F) -> S::F {
+    match activation {
+        Activation::ClampedSilu { limit, .. } => {
+            // As above.
+            let x = S::min(S::splat(limit), S::max(S::splat(-limit), x));
+            S::mul(factor, S::add(x, S::splat(1.0)))
+        }
+        _ => S::mul(factor, x),
     }
 }
 
@@ -66,7 +78,8 @@ impl Work for Glu {
             let y = unsafe { out.cols_mut(row, cols) };
             for i in 0..vectors(x.len()) {
                 let (gate, x) = (S::load_part(part(gate, i)), S::load_part(part(x, i)));
-                S::store_part(gated::<S>(self.activation, gate, x), part_mut(y, i));
+                let factor = factor::<S>(self.activation, gate);
+                S::store_part(gated::<S>(self.activation, factor, x), part_mut(y, i));
             }
             match &rounded {
                 // SAFETY: as above; the item is the whole row.

@@ -4,21 +4,16 @@
 //! panels of one expert with all its pairs, and a thread may take a run of items. Every thread does the sorting itself,
 //! which is cheaper than a barrier.
 
-use std::sync::Arc;
-
 use mambo_kernel::{Epilogue, Op, OpKind, Operand};
 
 use super::declaration::{Binding, Declaration};
-use super::matmul::{
-    Multiplier, Packed, RowCounts, Task, TaskRows, TaskScratch, declare_products, multiplier,
-};
+use super::matmul::{Products, RowCounts, Task, TaskRows, TaskScratch, declare_products};
 use super::{Cx, Kernel, Scratch, ScratchNeed};
 use crate::isa::Isa;
 use crate::shared::View;
 
 /// A call's parts.
 struct MoeMatmulCall {
-    pub weight: Arc<Packed>,
     pub x: Operand,
     pub ids: Operand,
     pub out: Operand,
@@ -30,7 +25,7 @@ struct MoeMatmulCall {
 
 struct MoeMatmul {
     call: MoeMatmulCall,
-    multiplier: Box<dyn Multiplier>,
+    products: Products,
 }
 
 /// Sorts pairs by expert. `starts[e]..starts[e + 1]` are the pairs of expert `e` in `pairs`.
@@ -60,7 +55,7 @@ fn sort_pairs(ids: &View, top_k: usize, starts: &mut [i32], pairs: &mut [i32]) {
 impl Kernel for MoeMatmul {
     fn run(&self, cx: &Cx, scratch: &mut Scratch) {
         let call = &self.call;
-        let (weight, top_k) = (&*call.weight, call.top_k);
+        let (weight, multiplier, top_k) = (&*self.products.weight, &self.products.multiplier, call.top_k);
         let (x, ids, out) = (cx.view(&call.x), cx.view(&call.ids), cx.view(&call.out));
         let rounded = call.rounded.as_ref().map(|r| cx.view(r));
         let experts = weight.experts();
@@ -70,12 +65,12 @@ impl Kernel for MoeMatmul {
         sort_pairs(&ids, top_k, starts, pairs);
         let (starts, pairs) = (&*starts, &*pairs);
 
-        let row_block = self.multiplier.row_block(weight.cols());
+        let row_block = multiplier.row_block(weight.cols());
         let panels = weight.panels();
         let chosen = starts.windows(2).filter(|w| w[1] > w[0]).count();
         let most = starts.windows(2).map(|w| (w[1] - w[0]) as usize).max().unwrap_or(0);
         let rows = RowCounts { usual: pairs.len() / chosen.max(1), most };
-        let cut = self.multiplier.cut(weight, rows, cx.threads.div_ceil(chosen.max(1)));
+        let cut = multiplier.cut(weight, rows, cx.threads.div_ceil(chosen.max(1)));
         let cut = cut.for_rounding(rounded.is_some());
         let groups = panels.div_ceil(cut.panels);
         let per_input = if x.rows() == ids.rows() { top_k } else { 1 };
@@ -104,7 +99,7 @@ impl Kernel for MoeMatmul {
                     };
                     let scratch =
                         TaskScratch { words: &mut *words, floats: &mut *floats, bytes: &mut *bytes };
-                    self.multiplier.multiply(&task, scratch);
+                    self.products.multiply(&task, scratch);
                 }
                 items.start = end;
             }
@@ -113,19 +108,19 @@ impl Kernel for MoeMatmul {
 
     fn scratch(&self, max_tokens: usize) -> ScratchNeed {
         let pairs = max_tokens * self.call.top_k;
-        let need = self.multiplier.scratch_need(self.call.weight.cols(), pairs);
-        ScratchNeed { words: self.call.weight.experts() + 1 + pairs + need.words, ..need }
+        let Products { weight, multiplier, .. } = &self.products;
+        let need = multiplier.scratch_need(weight.cols(), pairs);
+        ScratchNeed { words: weight.experts() + 1 + pairs + need.words, ..need }
     }
 }
 
 pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
     let bind = |b: &Binding| match b.call.op {
         Op::MoeMatmul { experts, top_k, out: rows, epilogue } => {
-            let weight = b.packed(0, [experts, rows, b.x().cols], super::matmul::activations(b))?;
-            let multiplier = multiplier(b.isa, weight.dtype());
+            let products = Products::bind(b, [experts, rows, b.x().cols])?;
             let (ids, rounded) = (b.input(1), b.call.rounded);
-            let call = MoeMatmulCall { weight, x: b.x(), ids, out: b.out(), rounded, top_k, epilogue };
-            Ok(Box::new(MoeMatmul { call, multiplier }) as Box<dyn Kernel>)
+            let call = MoeMatmulCall { x: b.x(), ids, out: b.out(), rounded, top_k, epilogue };
+            Ok(Box::new(MoeMatmul { call, products }) as Box<dyn Kernel>)
         }
         _ => b.wrong_op(),
     };

@@ -3,6 +3,7 @@
 
 mod drop_dead;
 mod edit;
+mod fuse_glu;
 mod fuse_relu2;
 mod fuse_residual;
 mod fuse_ssm_step;
@@ -39,6 +40,7 @@ pub const PASSES: &[Pass] = &[
     Pass { name: "drop_dead", what: "drop nodes and weights that are never read", run: drop_dead::run },
     Pass { name: "narrow_head", what: "run the head on wanted rows only", run: narrow_head::run },
     Pass { name: "fuse_relu2", what: "square inside the up projection", run: fuse_relu2::run },
+    Pass { name: "fuse_glu", what: "gate inside the up projection", run: fuse_glu::run },
     Pass {
         name: "fuse_residual",
         what: "add the residual inside the down projection",

@@ -1,25 +1,29 @@
-//! `matmul`: `y[o] = Σ_i W[o,i]·x[i]` for every row, then the epilogue: nothing, `max(y, 0)²`, or plus
-//! the residual.
+//! `matmul`: `y[o] = Σ_i W[o,i]·x[i]` for every row, then the epilogue: nothing, `max(y, 0)²`, plus the residual, or
+//! `activation(g)·y` as in `glu`, with the gate's product `g[o] = Σ_i G[o,i]·x[i]`.
 //!
-//! Weights are `[out, in]` in any stored type. A kernel that reads rounded rows is judged on the values
+//! Weights are `[out, in]` in any stored type, a gate's in that of its product. A kernel that reads rounded rows is judged on the values
 //! those rows stand for; how good the rounded rows are is the contract of `quantize`.
 //! Tolerance: an f32 sum of `in` products.
 
 use mambo_tensor::{DType, decode_row};
 
-use super::relu2;
+use super::{glu, relu2};
 use crate::case::{Case, CaseWeight, Rng};
+use crate::dims::Activation;
 use crate::op::{Epilogue, Op};
 use crate::rounding::bf16_bits;
 
-/// `W·x` of one row, in f64.
-pub fn reference(weight: &[f32], x: &[f32], epilogue: Epilogue, residual: &[f32]) -> Vec<f32> {
+/// `W·x` of one row, in f64; beside it the epilogue has the residual, or the product of the gate.
+pub fn reference(weight: &[f32], x: &[f32], epilogue: Epilogue, beside: &[f32]) -> Vec<f32> {
     let dot = |row: &[f32]| row.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum::<f64>() as f32;
     let products = weight.chunks(x.len()).map(dot);
     match epilogue {
         Epilogue::None => products.collect(),
         Epilogue::Relu2 => products.map(relu2::value).collect(),
-        Epilogue::Residual => products.zip(residual).map(|(y, r)| y + r).collect(),
+        Epilogue::Residual => products.zip(beside).map(|(y, r)| y + r).collect(),
+        Epilogue::Glu(activation) => {
+            products.zip(beside).map(|(y, &gate)| glu::value(activation, gate, y)).collect()
+        }
     }
 }
 
@@ -93,6 +97,7 @@ pub fn cases() -> Vec<Case> {
             cases.push(case);
         }
     }
+    cases.extend(gated_cases(&mut rng));
     // Enough columns and outputs for every blocking of 16-bit floats, and tiny activations.
     for (out, cols, size) in [(224, 544, 1.0), (210, 1100, 1e-30), (16, 47, 1.0)] {
         let weight = far_apart(&[out, cols], &mut rng);
@@ -103,6 +108,43 @@ pub fn cases() -> Vec<Case> {
     }
     cases
 }
+
+/// Gates of the stored types whose products run differently, and of every activation.
+fn gated_cases(rng: &mut Rng) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (index, (dtype, cols, out)) in GATED.into_iter().enumerate() {
+        let activation = ACTIVATIONS[index % ACTIVATIONS.len()];
+        let op = Op::Matmul { out, epilogue: Epilogue::Glu(activation) };
+        let name = format!("{dtype} {cols} -> {out}, gated with {activation:?}");
+        let case = Case::new(name, op, &[1, 2, 5, 23, 57], 1e-5)
+            .weight(weight(dtype, &[out, cols], rng, 0.3))
+            .weight(weight(dtype, &[out, cols], rng, 0.3));
+        cases.push(case.input(cols, || rng.normal()));
+    }
+    cases
+}
+
+/// Types, columns and outputs of gated products: codes with one scale, two and a minimum, floats, types that are decoded.
+pub(super) const GATED: [(DType, usize, usize); 9] = [
+    (DType::Q4_0, 96, 40),
+    (DType::Q4K, 256, 97),
+    (DType::Q6K, 512, 144),
+    (DType::Q8_0, 64, 33),
+    (DType::Q4_1, 160, 16),
+    (DType::BF16, 256, 210),
+    (DType::F32, 60, 24),
+    (DType::NVFP4, 64, 49),
+    (DType::Q2K, 256, 40),
+];
+
+/// Every activation of a gate.
+pub(super) const ACTIVATIONS: [Activation; 5] = [
+    Activation::Silu,
+    Activation::GeluTanh,
+    Activation::ClampedSilu { alpha: 1.702, limit: 2.5 },
+    Activation::Sigmoid,
+    Activation::Gelu,
+];
 
 /// bf16 of all sizes: zeros of both signs, the smallest there are, and the rest over thirty powers of two.
 fn far_apart(shape: &[usize], rng: &mut Rng) -> CaseWeight {

@@ -10,10 +10,14 @@ use crate::case::{Case, Rng};
 use crate::op::{Epilogue, Op};
 use crate::value::{RowBase, Rows, ValueType};
 
-/// The product of one (token, expert) pair.
-pub fn reference(weight: &[f32], out: usize, x: &[f32], expert: usize, epilogue: Epilogue) -> Vec<f32> {
+/// The product of one (token, expert) pair; a gate is the expert's of a second weight.
+pub fn reference(weights: &[&[f32]], out: usize, x: &[f32], expert: usize, epilogue: Epilogue) -> Vec<f32> {
     let size = out * x.len();
-    matmul::reference(&weight[expert * size..][..size], x, epilogue, &[])
+    let product = |weight: &[f32], epilogue, beside: &[f32]| {
+        matmul::reference(&weight[expert * size..][..size], x, epilogue, beside)
+    };
+    let gate = weights.get(1).map_or(Vec::new(), |gate| product(gate, Epilogue::None, &[]));
+    product(weights[0], epilogue, &gate)
 }
 
 /// Every stored type; one expert never chosen, one always, both forms of x.
@@ -26,29 +30,39 @@ pub fn cases() -> Vec<Case> {
         let cols = widths[widths.len() - 1].min(768);
         let cols = if dtype.row_bytes(cols).is_some() { cols } else { widths[0] };
         let out = if index % 2 == 1 { 48 } else { 33 };
-        shapes.push((dtype, cols, out, index % 2 == 1, &[1, 2, 5, 40][..]));
+        let epilogue = if index % 2 == 1 { Epilogue::None } else { Epilogue::Relu2 };
+        shapes.push((dtype, cols, out, epilogue, index % 2 == 1, &[1, 2, 5, 40][..]));
+    }
+    for (index, (dtype, cols, out)) in matmul::GATED.into_iter().enumerate() {
+        let activation = matmul::ACTIVATIONS[index % matmul::ACTIVATIONS.len()];
+        shapes.push((dtype, cols, out, Epilogue::Glu(activation), index % 2 == 1, &[1, 2, 5, 40][..]));
     }
     // So many outputs that a backend cuts them for the usual expert, where one has far more rows.
-    shapes.extend([DType::Q4_0, DType::BF16].map(|dtype| (dtype, 64, 1200, false, &[1, 2, 5, 40][..])));
-    shapes.push((DType::Q4_0, 64, 1200, false, &[24]));
+    let relu2 = Epilogue::Relu2;
+    shapes
+        .extend([DType::Q4_0, DType::BF16].map(|dtype| (dtype, 64, 1200, relu2, false, &[1, 2, 5, 40][..])));
+    shapes.push((DType::Q4_0, 64, 1200, relu2, false, &[24]));
     // More rows of one expert than a backend takes at a time.
-    shapes.push((DType::NVFP4, 64, 1200, false, &[1, 90]));
-    for (dtype, cols, out, per_expert, lengths) in shapes {
-        let epilogue = if per_expert { Epilogue::None } else { Epilogue::Relu2 };
-        let weight = matmul::weight(dtype, &[experts, out, cols], &mut rng, 0.3);
+    shapes.push((DType::NVFP4, 64, 1200, relu2, false, &[1, 90]));
+    for (dtype, cols, out, epilogue, per_expert, lengths) in shapes {
         let op = Op::MoeMatmul { experts, top_k, out, epilogue };
         let times = if per_expert { top_k } else { 1 };
         let rows = Rows { base: RowBase::Tokens, times };
         let mut slot = 0;
-        let case = Case::new(format!("{dtype} {cols} -> {out}, {times} rows a token"), op, lengths, 1e-5)
-            .weight(weight)
-            .input_of(ValueType::f32(rows, cols), || rng.normal())
-            .input_of(ValueType::i32(Rows::TOKENS, top_k), || {
+        let name = format!("{dtype} {cols} -> {out}, {epilogue:?}, {times} rows a token");
+        let mut case = Case::new(name, op, lengths, 1e-5);
+        for _ in epilogue.products() {
+            case = case.weight(matmul::weight(dtype, &[experts, out, cols], &mut rng, 0.3));
+        }
+        case = case.input_of(ValueType::f32(rows, cols), || rng.normal()).input_of(
+            ValueType::i32(Rows::TOKENS, top_k),
+            || {
                 // Expert 0 is in every list, expert 6 in none, the others vary and never repeat.
                 slot += 1;
                 let (token, j) = ((slot - 1) / top_k, (slot - 1) % top_k);
                 f32::from_bits([0, 1 + token % 3, 4 + token % 2][j] as u32)
-            });
+            },
+        );
         cases.push(case);
     }
     cases

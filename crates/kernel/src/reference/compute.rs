@@ -7,7 +7,7 @@ use super::ReferenceBackend;
 use crate::RowBase;
 use crate::cache::PAGE_TOKENS;
 use crate::cache_elem::KvElem;
-use crate::op::{CacheKind, Op};
+use crate::op::{CacheKind, Epilogue, Op};
 use crate::ops;
 use crate::program::{Call, Program};
 use crate::step::{Segment, StepInputs, mask_words};
@@ -162,7 +162,8 @@ impl ReferenceBackend {
                 for (j, id) in ids.iter().enumerate() {
                     let source = if call.inputs[0].rows.times == 1 { row } else { row * top_k + j };
                     let x = self.read_row(&call.inputs[0], source, step);
-                    let y = ops::moe_matmul::reference(&w[0], out, &x, id.to_bits() as usize, epilogue);
+                    let weights: Vec<&[f32]> = w.iter().map(|weight| &weight[..]).collect();
+                    let y = ops::moe_matmul::reference(&weights, out, &x, id.to_bits() as usize, epilogue);
                     self.write_row(&call.outputs[0], row * top_k + j, &y);
                 }
             }
@@ -261,7 +262,9 @@ impl ReferenceBackend {
         let y = match call.op {
             Op::RmsNorm { eps } => ops::rms_norm::reference(&inputs[0], &w[0], eps),
             Op::Matmul { epilogue, .. } => {
-                ops::matmul::reference(&w[0], &inputs[0], epilogue, inputs.get(1).map_or(&[], Vec::as_slice))
+                let gate = w.get(1).map(|gate| ops::matmul::reference(gate, &inputs[0], Epilogue::None, &[]));
+                let beside = gate.as_ref().or(inputs.get(1)).map_or(&[][..], Vec::as_slice);
+                ops::matmul::reference(&w[0], &inputs[0], epilogue, beside)
             }
             Op::Add => ops::add::reference(&inputs[0], &inputs[1]),
             Op::LayerNorm { eps } => ops::layer_norm::reference(&inputs[0], &w[0], &w[1], eps),

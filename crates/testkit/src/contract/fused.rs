@@ -2,7 +2,7 @@
 //! model's output.
 
 use mambo_kernel::case::{Case, CaseInput};
-use mambo_kernel::{Backend, Epilogue, Op, Rows, SSM_CHUNK, SsmDims, ValueType};
+use mambo_kernel::{Activation, Backend, Epilogue, Op, Rows, SSM_CHUNK, SsmDims, ValueType};
 
 use super::cut::{Cut, Pace};
 use super::judge::{difference, slots};
@@ -34,6 +34,15 @@ pub(super) fn run_parts(backend: &mut dyn Backend, case: &Case) -> Result<Option
             let rows = Rows { times: top_k, ..Rows::TOKENS };
             runner.run(Op::Relu2, &[], vec![f32_input(rows, out, y)])?
         }
+        Op::Matmul { out, epilogue: Epilogue::Glu(activation) } => {
+            let product = Op::Matmul { out, epilogue: Epilogue::None };
+            runner.gated(product, activation, ValueType::f32(Rows::TOKENS, out), 1)?
+        }
+        Op::MoeMatmul { experts, top_k, out, epilogue: Epilogue::Glu(activation) } => {
+            let product = Op::MoeMatmul { experts, top_k, out, epilogue: Epilogue::None };
+            let rows = Rows { times: top_k, ..Rows::TOKENS };
+            runner.gated(product, activation, ValueType::f32(rows, out), 2)?
+        }
         Op::MoeCombine { top_k, residual: true } => {
             let plain = Op::MoeCombine { top_k, residual: false };
             let y = runner.run(plain, &[], vec![runner.input(0), runner.input(1)])?;
@@ -59,6 +68,22 @@ struct PartRunner<'a> {
 impl PartRunner<'_> {
     fn input(&self, port: usize) -> CaseInput {
         self.case.inputs[port].clone()
+    }
+
+    /// A product and that of its gate, both of the case's first inputs.
+    fn gated(
+        &mut self,
+        product: Op,
+        activation: Activation,
+        ty: ValueType,
+        inputs: usize,
+    ) -> Result<Vec<Vec<f32>>, String> {
+        let mut run = |weight: usize| {
+            let inputs = (0..inputs).map(|port| self.input(port)).collect();
+            self.run(product, &[weight], inputs)
+        };
+        let parts = [run(1)?, run(0)?].map(|sequences| CaseInput { ty, sequences });
+        self.run(Op::Glu(activation), &[], parts.into())
     }
 
     /// The first output of a part, by sequence, from the row that the backend would take for it.

@@ -20,6 +20,7 @@ mod outliers;
 mod pack;
 mod pair_sums;
 mod plain;
+mod products;
 mod q4_0;
 mod q5_0;
 mod q6_k;
@@ -28,8 +29,6 @@ mod round_output;
 mod steps;
 mod task;
 mod tiles;
-
-use std::sync::Arc;
 
 use mambo_kernel::{Arithmetic, Elem, Epilogue, KernelRow, Op, OpKind, Operand, Site};
 use mambo_tensor::{DType, blocks};
@@ -41,10 +40,11 @@ use decoded::Decoded;
 use format::Format;
 use iq2_xxs::Iq2Xxs;
 use lines::{LineFormat, Nested, Single};
-pub(super) use multiply::{Multiplier, RowCounts, TaskScratch, multiplier};
+pub(super) use multiply::{RowCounts, TaskScratch};
 use nvfp4::Nvfp4;
 pub(crate) use pack::Packed;
 use plain::PlainFormat;
+pub(super) use products::Products;
 use q4_0::Q4_0;
 use q5_0::Q5_0;
 use q6_k::Q6K;
@@ -155,7 +155,6 @@ pub(super) fn with_format<W: WithFormat>(dtype: DType, what: W) -> Option<W::Out
 
 /// A matmul call's parts.
 struct MatmulCall {
-    pub weight: Arc<Packed>,
     pub x: Operand,
     pub residual: Option<Operand>,
     pub out: Operand,
@@ -166,14 +165,14 @@ struct MatmulCall {
 
 struct Matmul {
     call: MatmulCall,
-    multiplier: Box<dyn Multiplier>,
+    products: Products,
 }
 
 /// Operations per second of one thread.
 const FLOPS: f64 = 100e9;
 
-/// The activations that a call's weight is multiplied with.
-pub(super) fn activations(b: &Binding) -> Elem {
+/// The activations that a call's weights are multiplied with.
+fn activations(b: &Binding) -> Elem {
     b.packed_type(0).map_or(Elem::F32, |dtype| input(b.isa, dtype))
 }
 
@@ -181,7 +180,12 @@ pub(super) fn activations(b: &Binding) -> Elem {
 pub(super) fn declare_products(isa: Isa, op: OpKind, bind: Bind) -> Vec<Declaration> {
     let row = |types: &str, arithmetic: Arithmetic, x: Elem, accepts: fn(DType, &str) -> bool| {
         let name = types.to_owned();
-        let is_for = move |site: &Site| site.weight_types.first().is_some_and(|dtype| accepts(*dtype, &name));
+        // A gate has the type of its product.
+        let is_for = move |site: &Site| match site.weight_types {
+            [dtype] => accepts(*dtype, &name),
+            [dtype, gate] => accepts(*dtype, &name) && gate == dtype,
+            _ => false,
+        };
         // Tasks write whole blocks of columns, of which only blocks of codes can be made.
         let rounds = |_: &Site, to: Elem| to == activation::Q8;
         let change = |row: KernelRow| row.reading(x).computing(arithmetic).accepting(is_for).rounding(rounds);
@@ -209,11 +213,10 @@ pub(super) fn declare_products(isa: Isa, op: OpKind, bind: Bind) -> Vec<Declarat
 pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
     let bind = |b: &Binding| match b.call.op {
         Op::Matmul { out: rows, epilogue } => {
-            let weight = b.packed(0, [1, rows, b.x().cols], activations(b))?;
-            let multiplier = multiplier(b.isa, weight.dtype());
+            let products = Products::bind(b, [1, rows, b.x().cols])?;
             let (residual, rounded) = (b.call.inputs.get(1).copied(), b.call.rounded);
-            let call = MatmulCall { weight, x: b.x(), residual, out: b.out(), rounded, epilogue };
-            Ok(Box::new(Matmul { call, multiplier }) as Box<dyn Kernel>)
+            let call = MatmulCall { x: b.x(), residual, out: b.out(), rounded, epilogue };
+            Ok(Box::new(Matmul { call, products }) as Box<dyn Kernel>)
         }
         _ => b.wrong_op(),
     };
@@ -222,7 +225,7 @@ pub(super) fn declare(isa: Isa) -> Vec<Declaration> {
 
 impl Kernel for Matmul {
     fn run(&self, cx: &Cx, scratch: &mut Scratch) {
-        let (call, weight) = (&self.call, &*self.call.weight);
+        let (call, weight, multiplier) = (&self.call, &*self.products.weight, &self.products.multiplier);
         let (x, out) = (cx.view(&call.x), cx.view(&call.out));
         let residual = call.residual.as_ref().map(|r| cx.view(r));
         let rounded = call.rounded.as_ref().map(|r| cx.view(r));
@@ -230,10 +233,10 @@ impl Kernel for Matmul {
         if rows == 0 {
             return;
         }
-        let row_block = self.multiplier.row_block(weight.cols()).min(rows);
+        let row_block = multiplier.row_block(weight.cols()).min(rows);
         let row_blocks = rows.div_ceil(row_block);
         let panels = weight.panels();
-        let cut = self.multiplier.cut(weight, RowCounts { usual: rows, most: rows }, cx.threads);
+        let cut = multiplier.cut(weight, RowCounts { usual: rows, most: rows }, cx.threads);
         let cut = cut.for_rounding(rounded.is_some());
         // Row blocks of one panel group are consecutive items, so its weights are read from memory once.
         while let Some(items) = cut.next(cx, panels.div_ceil(cut.panels) * row_blocks) {
@@ -251,11 +254,11 @@ impl Kernel for Matmul {
                 epilogue: call.epilogue,
             };
             let Scratch { floats, words, bytes } = &mut *scratch;
-            self.multiplier.multiply(&task, TaskScratch { words, floats, bytes });
+            self.products.multiply(&task, TaskScratch { words, floats, bytes });
         }
     }
 
     fn scratch(&self, max_tokens: usize) -> ScratchNeed {
-        self.multiplier.scratch_need(self.call.weight.cols(), max_tokens)
+        self.products.multiplier.scratch_need(self.products.weight.cols(), max_tokens)
     }
 }

@@ -45,6 +45,13 @@ pub(in crate::kernels) struct TaskScratch<'a> {
     pub bytes: &'a mut [u8],
 }
 
+impl TaskScratch<'_> {
+    /// The same memory for one task before another.
+    pub fn again(&mut self) -> TaskScratch<'_> {
+        TaskScratch { words: &mut *self.words, floats: &mut *self.floats, bytes: &mut *self.bytes }
+    }
+}
+
 /// How many rows the matrices of a weight are multiplied with: typically, and at most.
 pub(in crate::kernels) struct RowCounts {
     pub usual: usize,

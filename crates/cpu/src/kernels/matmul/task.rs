@@ -7,10 +7,12 @@ use mambo_kernel::Epilogue;
 
 use super::format::PANEL_ROWS;
 use super::{Packed, outliers};
+use crate::kernels::glu::gated;
 use crate::shared::View;
 use crate::simd::{Math, Simd};
 
 /// Panels of one weight matrix times rows of the input.
+#[derive(Clone)]
 pub(in crate::kernels) struct Task<'a> {
     pub weight: &'a Packed,
     pub expert: usize,
@@ -25,6 +27,7 @@ pub(in crate::kernels) struct Task<'a> {
 }
 
 /// The rows of a task.
+#[derive(Clone)]
 pub(in crate::kernels) enum TaskRows<'a> {
     /// Consecutive rows.
     Range(Range<usize>),
@@ -82,12 +85,15 @@ impl Task<'_> {
         let cols = panel * PANEL_ROWS..self.weight.out().min((panel + 1) * PANEL_ROWS);
         let y = self.with_outliers::<S>(panel, self.rows.at(i).0, y);
         let y = S::mul(self.weight.scale::<S>(self.expert, panel), y);
+        // SAFETY: a panel and row belong to one task.
+        let out = unsafe { self.out.cols_mut(row, cols.clone()) };
         let y = match (self.epilogue, &self.residual) {
             (Epilogue::Relu2, _) => S::relu2(y),
-            (Epilogue::Residual, Some(residual)) => S::add(y, S::load_part(&residual.row(row)[cols.clone()])),
+            (Epilogue::Residual, Some(residual)) => S::add(y, S::load_part(&residual.row(row)[cols])),
+            // The gate's factors wait in the output (`products.rs`).
+            (Epilogue::Glu(activation), _) => gated::<S>(activation, S::load_part(out), y),
             (Epilogue::None | Epilogue::Residual, _) => y,
         };
-        // SAFETY: a panel and row belong to one task.
-        S::store_part(y, unsafe { self.out.cols_mut(row, cols) });
+        S::store_part(y, out);
     }
 }
