@@ -14,13 +14,14 @@ pub(crate) struct Source {
 }
 
 /// Headers that every kernel may include.
-pub(crate) const HEADERS: [(&str, &str); 12] = [
+pub(crate) const HEADERS: [(&str, &str); 13] = [
     ("attention.cuh", include_str!("../kernels/attention.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("fragments.cuh", include_str!("../kernels/fragments.cuh")),
     ("matmul.cuh", include_str!("../kernels/matmul.cuh")),
     ("matmul_tile.cuh", include_str!("../kernels/matmul_tile.cuh")),
     ("mma.cuh", include_str!("../kernels/mma.cuh")),
+    ("ring.cuh", include_str!("../kernels/ring.cuh")),
     ("round.cuh", include_str!("../kernels/round.cuh")),
     ("ssm.cuh", include_str!("../kernels/ssm.cuh")),
     ("ssm_chunk.cuh", include_str!("../kernels/ssm_chunk.cuh")),

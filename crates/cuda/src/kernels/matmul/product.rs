@@ -15,11 +15,14 @@ use crate::step_table::StepTable;
 const SLICES: usize = 4;
 /// Rows that the kernel of few rows multiplies at a time.
 const FEW_ROWS: usize = 8;
-const FEW_THREADS: u32 = 256;
-/// Blocks of few rows that share a multiprocessor.
-const FEW_BLOCKS: u32 = 2;
-/// Shared memory of a block of few rows beside its activations.
-const FEW_SHARED: usize = 18 << 10;
+const FEW_GROUP_THREADS: usize = 128;
+/// Floats of a row's sums in one slice.
+const FEW_SUMS: usize = 20;
+/// Stages of a warp's ring of weights, and the fewest that keep it busy.
+const FEW_STAGES: usize = 16;
+const FEW_LEAST_STAGES: usize = 4;
+/// Shared memory of a block of few rows beside its rings, rows and sums.
+const FEW_SHARED: usize = 12 << 10;
 /// Pairs of token and expert, and experts, that a block of few rows sorts by itself.
 const FEW_PAIRS: usize = 512;
 const FEW_EXPERTS: usize = 512;
@@ -67,6 +70,8 @@ c_struct! {
         tile_rows: u32,
         /// The most rows of a step.
         most_rows: u32,
+        /// Stages of a warp's ring, for few rows.
+        ring_stages: u32,
     }
 
     struct MoeSortParams {
@@ -77,6 +82,8 @@ c_struct! {
         order: Ptr<u32>,
         experts: u32,
         tile_rows: u32,
+        /// Whether the experts of all pairs have room in shared memory.
+        is_staged: u32,
     }
 
     struct MatmulPlainParams {
@@ -117,10 +124,10 @@ static PLAIN: Source = Source {
     structs: &[MatmulPlainParams::c_text],
 };
 
-fn few_kernel(tiles: Tiles, has_experts: bool, depth: usize) -> Specialisation {
+fn few_kernel(tiles: Tiles, has_experts: bool) -> Specialisation {
     let kernel = tiles.define(Specialisation::new(&FEW, "matmul_few")).define("PARTS", tiles.parts);
-    let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("DEPTH", depth);
-    kernel.define("BLOCKS", FEW_BLOCKS).expecting(Expects::Mma)
+    let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("GROUPS", tiles.groups());
+    kernel.define("CHUNK", tiles.chunk()).expecting(Expects::Mma)
 }
 
 /// Bytes of a stage of columns of so many rows.
@@ -173,8 +180,7 @@ pub(super) fn kernels(op: OpKind, held: Held) -> Vec<Specialisation> {
         Form::Rows => vec![plain_kernel(false, PLAIN_FEW), plain_kernel(false, PLAIN_MANY)],
         Form::Tiles(tiles) => {
             const HOPPER_SHARED: usize = 227 << 10;
-            const USUAL_COLS: usize = 2688;
-            let mut all = vec![few_kernel(tiles, has_experts, few_depth(tiles, USUAL_COLS))];
+            let mut all = vec![few_kernel(tiles, has_experts)];
             let rows = if tiles.parts == 2 { 64 } else { 128 };
             all.push(many_kernel(tiles, has_experts, rows, stages(tiles, rows, HOPPER_SHARED)));
             all.push(tiled_kernel(tiles, has_experts, rows / 2));
@@ -186,10 +192,32 @@ pub(super) fn kernels(op: OpKind, held: Held) -> Vec<Specialisation> {
     }
 }
 
-fn few_depth(tiles: Tiles, cols: usize) -> usize {
-    // The last slice is the largest.
-    let col_tiles = cols.div_ceil(TILE_COLS);
-    tiles.depth(col_tiles - (SLICES - 1) * col_tiles / SLICES)
+/// Shared memory of a block of few rows: rows of a tile, and stages of every warp's ring.
+struct FewSizes {
+    tile_rows: usize,
+    ring_stages: usize,
+    shared_bytes: usize,
+}
+
+/// Sizes for so many rows of so many columns: half of what a multiprocessor has, so that the next kernel can begin
+/// beside this one, or all of it where that leaves too little for weights.
+fn few_sizes(tiles: Tiles, rows: usize, cols: usize, available: usize) -> FewSizes {
+    let warps = tiles.groups() * SLICES;
+    let stage = warps * tiles.chunk() * tiles.tile_bytes();
+    // Two sets of sums, so that a group can go on while the last item is being stored.
+    let row_bytes = tiles.parts * 2 * cols.next_multiple_of(TILE_COLS) + 16 + 2 * warps * FEW_SUMS * 4;
+    let fit = |tile_rows: usize, room: usize| {
+        let stages = room.saturating_sub(FEW_SHARED + tile_rows * row_bytes) / stage;
+        (stages >= FEW_LEAST_STAGES).then(|| {
+            let ring_stages = stages.min(FEW_STAGES);
+            FewSizes { tile_rows, ring_stages, shared_bytes: tile_rows * row_bytes + ring_stages * stage }
+        })
+    };
+    let tile_rows = rows.next_power_of_two().min(FEW_ROWS);
+    let halves = std::iter::successors(Some(tile_rows), |rows| (*rows > 1).then_some(rows / 2));
+    fit(tile_rows, available / 2)
+        .or_else(|| halves.into_iter().find_map(|tile_rows| fit(tile_rows, available)))
+        .unwrap_or_else(|| panic!("a row of {cols} columns has no room in shared memory"))
 }
 
 /// A call whose weight is held in some form.
@@ -285,25 +313,32 @@ impl Product<'_> {
             epilogue: self.epilogue(),
             tile_rows: FEW_ROWS as u32,
             most_rows: self.binding.rows(),
+            ring_stages: 0,
         }
     }
 
     fn few(&self, tiles: Tiles) -> Vec<Launch> {
         let [experts, _, cols] = self.packed.dims();
+        let facts = self.facts();
+        // With experts, the most rows that one of them can have.
+        let most_rows = if self.ids.is_some() {
+            self.rows() / self.binding.output(0).times as usize
+        } else {
+            self.rows()
+        };
+        let sizes = few_sizes(tiles, most_rows, cols, facts.shared_bytes as usize);
         let mut params = self.params();
-        let row_bytes = tiles.parts * 2 * cols.next_multiple_of(TILE_COLS) + 16;
-        let room = self.facts().shared_bytes as usize - FEW_SHARED;
-        let tile_rows = [FEW_ROWS, 4, 2].into_iter().find(|rows| rows * row_bytes <= room).unwrap_or(1);
-        params.tile_rows = narrow(tile_rows);
+        params.tile_rows = narrow(sizes.tile_rows);
+        params.ring_stages = narrow(sizes.ring_stages);
         let mut launches = Vec::new();
         let is_sorted_before = self.ids.is_some() && (self.rows() > FEW_PAIRS || experts > FEW_EXPERTS);
         if is_sorted_before {
-            launches.push(self.sort(&mut params, tile_rows));
+            launches.push(self.sort(&mut params, sizes.tile_rows));
         }
-        let kernel = few_kernel(tiles, self.ids.is_some(), few_depth(tiles, cols));
-        let blocks = self.facts().processors * FEW_BLOCKS;
-        let launch = Launch::new(kernel, &params).grid([blocks, 1, 1]).block(FEW_THREADS);
-        launches.push(launch.shared(narrow(tile_rows * row_bytes)));
+        let threads = narrow(tiles.groups() * FEW_GROUP_THREADS);
+        let launch = Launch::new(few_kernel(tiles, self.ids.is_some()), &params);
+        launches
+            .push(launch.grid([facts.processors, 1, 1]).block(threads).shared(narrow(sizes.shared_bytes)));
         launches
     }
 
@@ -347,6 +382,8 @@ impl Product<'_> {
         params.row_tiles = sorted.row_tiles;
         params.row_tile_count = sorted.row_tile_count;
         params.order = sorted.order;
+        let (counts, staged) = ((SORT_WARPS + 1) * experts * size_of::<u32>(), rows * size_of::<u16>());
+        let is_staged = counts + staged <= self.facts().shared_bytes as usize;
         let sort = MoeSortParams {
             step: params.step,
             ids: params.ids,
@@ -355,8 +392,9 @@ impl Product<'_> {
             order: sorted.order,
             experts: params.experts,
             tile_rows: narrow(tile_rows),
+            is_staged: u32::from(is_staged),
         };
-        let shared = (SORT_WARPS + 1) * experts * size_of::<u32>();
+        let shared = if is_staged { counts + staged } else { counts };
         Launch::new(sort_kernel(), &sort).block(narrow(32 * SORT_WARPS)).shared(narrow(shared))
     }
 
