@@ -10,13 +10,22 @@ DEVICE u32 pair_expert(const MoeSortParams& p, u32 pair) {
     return (u32)i32_row(p.ids, pair / p.ids.cols)[pair % p.ids.cols];
 }
 
+// The experts of all pairs, in shared memory where they fit.
+struct Experts {
+    const u16* staged;
+
+    DEVICE u32 of(const MoeSortParams& p, u32 pair) const {
+        return p.is_staged ? staged[pair] : pair_expert(p, pair);
+    }
+};
+
 // Calls `take(pair, expert, rank, same)` for the pairs of a run, 32 at a time, with the pair's rank among those of the
 // same expert and how many those are.
 template <class Take>
-DEVICE void for_run(const MoeSortParams& p, u32 begin, u32 end, u32 lane, Take take) {
+DEVICE void for_run(const MoeSortParams& p, const Experts& experts, u32 begin, u32 end, u32 lane, Take take) {
     for (u32 first = begin; first < end; first += 32) {
         u32 pair = first + lane;
-        u32 expert = pair < end ? pair_expert(p, pair) : p.experts + lane;
+        u32 expert = pair < end ? experts.of(p, pair) : p.experts + lane;
         u32 same = __match_any_sync(ALL_LANES, expert);
         take(pair, expert, __popc(same & ((1u << lane) - 1)), __popc(same), pair < end);
         __syncwarp();
@@ -24,18 +33,22 @@ DEVICE void for_run(const MoeSortParams& p, u32 begin, u32 end, u32 lane, Take t
 }
 
 KERNEL __launch_bounds__(32 * WARPS) moe_sort(const __grid_constant__ MoeSortParams p) {
-    extern __shared__ u32 counts[];  // [WARPS][experts], then the first row and the first tile of every expert
+    extern __shared__ u32 counts[];  // [WARPS][experts], then the first row of every expert, then experts of pairs
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     u32* mine = counts + warp * p.experts;
     u32* totals = counts + WARPS * p.experts;
+    u16* staged = (u16*)(totals + p.experts);
+    Experts experts = {staged};
     start_dependents();
     wait_for_inputs();
     u32 pairs = p.step->rows * p.ids.cols;
     u32 run = (pairs + WARPS - 1) / WARPS;
     u32 begin = min(warp * run, pairs), end = min(begin + run, pairs);
     for (u32 expert = lane; expert < p.experts; expert += 32) mine[expert] = 0;
-    __syncwarp();
-    for_run(p, begin, end, lane, [&](u32, u32 expert, u32 rank, u32 same, bool is_pair) {
+    if (p.is_staged)
+        for (u32 pair = threadIdx.x; pair < pairs; pair += 32 * WARPS) staged[pair] = (u16)pair_expert(p, pair);
+    __syncthreads();
+    for_run(p, experts, begin, end, lane, [&](u32, u32 expert, u32 rank, u32 same, bool is_pair) {
         if (is_pair && rank == 0) mine[expert] += same;
     });
     __syncthreads();
@@ -74,7 +87,7 @@ KERNEL __launch_bounds__(32 * WARPS) moe_sort(const __grid_constant__ MoeSortPar
         if (lane == 0) *p.row_tile_count = tiles;
     }
     __syncthreads();
-    for_run(p, begin, end, lane, [&](u32 pair, u32 expert, u32 rank, u32 same, bool is_pair) {
+    for_run(p, experts, begin, end, lane, [&](u32 pair, u32 expert, u32 rank, u32 same, bool is_pair) {
         u32 before = is_pair ? mine[expert] : 0;
         __syncwarp();
         if (is_pair) {

@@ -29,8 +29,8 @@ enum Coding {
 pub(super) const TILE_ROWS: usize = 16;
 /// Columns of a tile.
 pub(super) const TILE_COLS: usize = activation::TILE_COLS;
-/// Registers of a lane that hold weights on their way.
-const HELD_WORDS: usize = 66;
+/// Bytes of weights that a warp copies at a time.
+const CHUNK_BYTES: usize = 1300;
 
 /// How tiles of a weight are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,11 +155,17 @@ impl Tiles {
         128 * self.bits + 32 * self.line_words()
     }
 
-    /// Tiles of its slice that a warp holds while it multiplies few rows: as many as there are, or equal shares of them.
-    pub fn depth(self, slice_tiles: usize) -> usize {
-        let most = (HELD_WORDS / (self.bits + self.line_words())).max(1);
-        let rounds = slice_tiles.div_ceil(most).max(1);
-        slice_tiles.div_ceil(rounds).max(1)
+    /// Tiles that a warp copies at a time while it multiplies few rows.
+    pub fn chunk(self) -> usize {
+        (CHUNK_BYTES / self.tile_bytes()).max(1)
+    }
+
+    /// Groups of four warps of a block that multiplies few rows: as many as have room for their registers twice.
+    pub fn groups(self) -> usize {
+        match self.coding {
+            Coding::Steps => 2,
+            _ => 4,
+        }
     }
 
     /// A kernel for these tiles.
