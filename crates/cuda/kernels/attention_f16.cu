@@ -91,7 +91,7 @@ DEVICE void multiply_keys(float (*product)[4], const QueryShared& queries, const
 #pragma unroll
     for (int i = 0; i < TILES; i++)
         for (int j = 0; j < 4; j++) product[i][j] = 0.0f;
-#pragma unroll
+#pragma unroll(TILES > 2 ? 2 : HEAD_DIM / 16)
     for (int d = 0; d < HEAD_DIM; d += 16) {
         u32 qh[4], ql[4];
         load_matrices(qh, high + d);
