@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::amounts::counted;
 use crate::args::ModelArgs;
-use crate::bandwidth::read_bandwidth;
+use crate::bandwidth::bandwidth_of;
 use crate::hints::{about_room, with_hint};
+use crate::open;
 use crate::workload::{Contexts, RandomIds, WARM_UP, after, cancel_all, start_prompt, step};
-use crate::{machine, open};
 
 /// Decode steps that are timed.
 const DECODE_STEPS: usize = 32;
@@ -62,7 +62,7 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
     options.context_tokens = Some(options.context_tokens.unwrap_or(room));
     options.sequences = sequences;
     options.snapshots = if prefill { SnapshotRoom::default() } else { Contexts::room(sequences, &[depth]) };
-    let loaded = open::engine(&model, args.threads, &options);
+    let loaded = open::engine(&model, args.place, &options);
     let mut engine = with_hint(loaded, about_room, || Some(room_flags(args, work)))?;
     let program = if prefill { engine.program_ids().0 } else { engine.program_ids().1 };
     let mut ids = RandomIds::below(model.spec.vocab);
@@ -78,7 +78,7 @@ pub fn measure(args: &ModelArgs, work: Workload) -> Result<Analysis> {
     };
     let types = engine.config().cache_types();
     let costs = program_cost(engine.backend().program(program), &shape, types, &weight_bytes);
-    let bandwidth = read_bandwidth(args.threads.unwrap_or_else(machine::cores))?;
+    let bandwidth = bandwidth_of(engine.backend(), args.place)?;
     Ok(Analysis { costs, times, bandwidth, name: model.name().to_owned(), work, program, engine })
 }
 

@@ -21,7 +21,11 @@ use crate::commands::quantize::QuantizeArgs;
 use crate::commands::rm::RmArgs;
 use crate::commands::serve::ServeArgs;
 use crate::commands::synth::SynthArgs;
+use crate::open;
 use crate::remote::ServerArgs;
+
+/// Prompt tokens of one step that fill a GPU, also where experts share them.
+const GPU_STEP_TOKENS: usize = 4096;
 
 /// The first things to try.
 const EXAMPLES: &str = "\
@@ -90,22 +94,64 @@ pub struct ModelArgs {
     /// Most tokens of a conversation, prompt and answer together
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
-    /// Threads to use, one for each core at most; all cores if left out
-    #[arg(short, long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// Where it runs.
+    #[command(flatten)]
+    pub place: BackendArgs,
     /// How caches are stored.
     #[command(flatten)]
     pub cache: CacheArgs,
-    /// Most prompt tokens of one step
-    #[arg(long, value_name = "TOKENS", default_value_t = DEFAULT_STEP_TOKENS)]
-    pub chunk: usize,
+    /// Most prompt tokens of one step; 512 on the CPU and 4096 on a GPU if left out
+    #[arg(long, value_name = "TOKENS")]
+    pub chunk: Option<usize>,
 }
 
 impl ModelArgs {
     /// What the flags ask of an engine.
     pub fn load_options(&self) -> LoadOptions {
-        LoadOptions { context_tokens: self.context, step_tokens: self.chunk, ..self.cache.load_options() }
+        let step_tokens = self.step_tokens();
+        LoadOptions { context_tokens: self.context, step_tokens, ..self.cache.load_options() }
     }
+
+    /// Most prompt tokens of one step, as the flags have it or as the place where the model runs is best used.
+    pub fn step_tokens(&self) -> usize {
+        self.chunk.unwrap_or_else(|| match open::is_gpu(self.place) {
+            true => GPU_STEP_TOKENS,
+            false => DEFAULT_STEP_TOKENS,
+        })
+    }
+}
+
+/// Where a model runs.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct BackendArgs {
+    /// Where the model runs: cpu, cuda (an NVIDIA GPU), or auto for the GPU if there is one that the model fits on
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub backend: BackendName,
+    /// Number of the GPU, counted from 0
+    #[arg(long, value_name = "N")]
+    pub device: Option<usize>,
+    /// Threads of the CPU to use, one for each core at most; all cores if left out. With it, auto is the CPU
+    #[arg(short, long, value_name = "N")]
+    pub threads: Option<usize>,
+}
+
+impl BackendArgs {
+    /// The CPU with so many threads.
+    pub fn cpu(threads: Option<usize>) -> BackendArgs {
+        BackendArgs { backend: BackendName::Cpu, device: None, threads }
+    }
+}
+
+/// A backend by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendName {
+    /// The GPU if there is one that the model fits on, else the CPU
+    #[default]
+    Auto,
+    /// The CPU
+    Cpu,
+    /// An NVIDIA GPU
+    Cuda,
 }
 
 /// Which model to describe: weights need not be there.

@@ -5,6 +5,7 @@ use mambo_runtime::quality::{self, Comparison};
 use mambo_runtime::{LoadOptions, Model};
 use serde_json::{Value, json};
 
+use crate::args::BackendArgs;
 use crate::interrupt::Interrupt;
 use crate::open;
 use crate::progress::CountBar;
@@ -22,15 +23,15 @@ pub struct Report {
 pub fn compare(
     (model, base): (&Model, &Model),
     options: &LoadOptions,
-    threads: Option<usize>,
+    place: BackendArgs,
     text: &TextFile,
     interrupt: &Interrupt,
 ) -> Result<Report> {
     let windows = text.windows(model)?;
     Comparison::check((model, &windows), (base, &text.windows(base)?))?;
     let options = LoadOptions { at_least_tokens: windows.length(), ..options.clone() };
-    let mut base_engine = open::engine(base, threads, &options.clone().exact())?;
-    let mut engine = open::engine(model, threads, &options)?;
+    let mut base_engine = open::engine(base, place, &options.clone().exact())?;
+    let mut engine = open::engine(model, place, &options)?;
     let (kv_types, state_type) = (engine.config().kv_types.to_string(), engine.config().state_elem.name());
     let bar = CountBar::new("windows", windows.count() as u64);
     let mut progress = |done| {

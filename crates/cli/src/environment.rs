@@ -1,4 +1,4 @@
-//! The one place that reads environment variables: where the hub and its local cache are, and who asks. They are those
+//! The one place that reads environment variables: where the hub and local caches are, and who asks. They are those
 //! of the hub's own tools. (The HTTP client knows HTTPS_PROXY, NO_PROXY and SSL_CERT_FILE, as every program does.)
 
 use std::path::PathBuf;
@@ -14,9 +14,18 @@ fn folder(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
+/// The user's folder of things that can be made again.
+fn cache() -> Option<PathBuf> {
+    folder("XDG_CACHE_HOME").or_else(|| Some(std::env::home_dir()?.join(".cache")))
+}
+
+/// Where kernels are kept that were compiled for this machine's GPU.
+pub fn kernel_folder() -> Option<PathBuf> {
+    Some(cache()?.join("mambo").join("kernels"))
+}
+
 /// The folder of the hub's tools: downloads and the token.
 fn hub_home() -> Option<PathBuf> {
-    let cache = || folder("XDG_CACHE_HOME").or_else(|| Some(std::env::home_dir()?.join(".cache")));
     folder("HF_HOME").or_else(|| Some(cache()?.join("huggingface")))
 }
 

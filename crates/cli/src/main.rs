@@ -11,6 +11,7 @@ mod comparison;
 mod config_file;
 mod curve;
 mod environment;
+mod gpus;
 mod hints;
 mod hub;
 mod interrupt;

@@ -2,16 +2,19 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use mambo_checkpoint::Checkpoint;
 use mambo_cpu::{CpuBackend, CpuOptions};
+use mambo_cuda::{CudaBackend, CudaOptions};
 use mambo_kernel::Backend;
 use mambo_model::Preset;
 use mambo_runtime::{Described, Engine, LoadEvent, LoadOptions, Model, OpenOptions, open_checkpoint};
 
+use crate::args::{BackendArgs, BackendName};
+use crate::hints::one_sentence;
 use crate::progress::ByteBar;
 use crate::terminal::put_note;
-use crate::{builtin, hub};
+use crate::{builtin, environment, hub};
 
 /// The model of that name, or the built-in one.
 pub fn model(name: Option<&str>) -> Result<Model> {
@@ -56,18 +59,76 @@ pub fn files(name: &str) -> Result<Checkpoint> {
     Ok(open_checkpoint(hub::located_metadata(name)?, &OpenOptions { metadata_only: true })?)
 }
 
-/// The backend for so many threads; all cores if left out.
-pub fn backend(threads: Option<usize>) -> Result<Box<dyn Backend>> {
-    if threads == Some(0) {
-        bail!("--threads is 0; use 1 or more");
-    }
-    Ok(Box::new(CpuBackend::new(CpuOptions { threads: threads.unwrap_or(0), ..CpuOptions::default() })?))
+/// The backend that flags name; with auto the GPU if there is one.
+pub fn backend(place: BackendArgs) -> Result<Box<dyn Backend>> {
+    Ok(match automatic_gpu(place)? {
+        Some(gpu) => Box::new(gpu),
+        None if place.backend == BackendName::Cuda => Box::new(gpu(place)?),
+        None => Box::new(cpu(place)?),
+    })
 }
 
-/// Loads a model on the CPU.
-pub fn engine(model: &Model, threads: Option<usize>, options: &LoadOptions) -> Result<Engine> {
-    let backend = backend(threads)?;
-    Ok(with_bar(|on_event| model.load(backend, options, on_event))?)
+fn cpu(place: BackendArgs) -> Result<CpuBackend> {
+    if place.threads == Some(0) {
+        bail!("--threads is 0; use 1 or more");
+    }
+    if place.device.is_some() {
+        bail!("--device numbers GPUs; leave it out, or name a GPU's backend (--backend cuda)");
+    }
+    Ok(CpuBackend::new(CpuOptions { threads: place.threads.unwrap_or(0), ..CpuOptions::default() })?)
+}
+
+/// The GPU that flags name.
+pub fn gpu(place: BackendArgs) -> Result<CudaBackend> {
+    let (device, kernel_folder) = (place.device.unwrap_or(0), environment::kernel_folder());
+    let opened = CudaBackend::new(&CudaOptions { device, kernel_folder });
+    opened.map_err(|error| anyhow!("cannot use a GPU: {error}; leave --backend out to use the CPU"))
+}
+
+fn has_gpu() -> bool {
+    CudaBackend::check(&CudaOptions::default()).is_ok()
+}
+
+/// Whether flags lead to a GPU, if the model fits on it.
+pub fn is_gpu(place: BackendArgs) -> bool {
+    match place.backend {
+        BackendName::Cpu => false,
+        BackendName::Cuda => true,
+        BackendName::Auto => place.threads.is_none() && (place.device.is_some() || has_gpu()),
+    }
+}
+
+/// The GPU that is taken if no backend is named, if there is one; its number or a number of threads name one, too.
+fn automatic_gpu(place: BackendArgs) -> Result<Option<CudaBackend>> {
+    if place.backend != BackendName::Auto || place.threads.is_some() {
+        return Ok(None);
+    }
+    match place.device {
+        Some(_) => gpu(place).map(Some),
+        // Without a GPU there is nothing to say: `doctor` says why.
+        None if has_gpu() => gpu(place).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Loads a model where flags say. With auto that is the GPU; if the model cannot be loaded there, a note says so and it
+/// is the CPU.
+pub fn engine(model: &Model, place: BackendArgs, options: &LoadOptions) -> Result<Engine> {
+    let load = |backend| with_bar(|on_event| model.load(backend, options, on_event));
+    let Some(gpu) = automatic_gpu(place)? else { return Ok(load(backend(place)?)?) };
+    let name = gpu.name().to_owned();
+    match load(Box::new(gpu)) {
+        Ok(engine) => {
+            put_note(format_args!("note: running on {name} (--backend cpu runs on the CPU)"));
+            Ok(engine)
+        }
+        Err(error) if place.device.is_none() => {
+            let error = one_sentence(&error.into());
+            put_note(format_args!("note: running on the CPU, because {name} cannot be used: {error}"));
+            Ok(load(Box::new(cpu(place)?))?)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Runs something that loads a model, with a progress bar if a person is watching.

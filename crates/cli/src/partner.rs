@@ -46,7 +46,7 @@ impl LocalModel {
         // Before the weights are loaded, which may take minutes.
         text.template()?;
         sample.over(text.sampling())?;
-        let engine = open::engine(&model, args.threads, &args.load_options())?;
+        let engine = open::engine(&model, args.place, &args.load_options())?;
         let options = GenerateOptions { max_tokens: tokens, sampling: None };
         Ok(LocalModel { model, text, engine, options, sample: sample.clone() })
     }

@@ -12,7 +12,7 @@ use mambo_kernel::{
 
 use crate::bandwidth;
 use crate::caches::{Caches, CellTraffic};
-use crate::compiler::Compiler;
+use crate::compiler::{CompileError, Compiler};
 use crate::device::{DeviceInfo, NoGpu, usable_device};
 use crate::driver::{Context, Stream};
 use crate::kernels::binding::Weight;
@@ -48,6 +48,20 @@ pub enum CudaError {
     /// There is no GPU to use.
     #[error(transparent)]
     NoGpu(#[from] NoGpu),
+    /// Kernels cannot be compiled.
+    #[error(transparent)]
+    Compiler(#[from] CompileError),
+    /// The driver cannot load what the compiler makes.
+    #[error(
+        "NVRTC is of CUDA {}.{}, but the driver supports only {}.{}; install a newer driver or an older NVRTC",
+        .compiler.0, .compiler.1, .driver.0, .driver.1
+    )]
+    NewCompiler {
+        /// Version of the compiler.
+        compiler: (i32, i32),
+        /// Version that the driver supports.
+        driver: (i32, i32),
+    },
     /// The driver failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
@@ -59,7 +73,6 @@ struct Buffers {
     arena: DeviceBuffer,
     hidden: DeviceBuffer,
     scratch: DeviceBuffer,
-    zeroed: DeviceBuffer,
 }
 
 impl Buffers {
@@ -70,7 +83,6 @@ impl Buffers {
             arena: empty()?,
             hidden: empty()?,
             scratch: empty()?,
-            zeroed: empty()?,
         })
     }
 }
@@ -103,9 +115,20 @@ pub struct CudaBackend {
 }
 
 impl CudaBackend {
+    /// Why a GPU cannot be used, if it cannot; opens nothing.
+    pub fn check(options: &CudaOptions) -> Result<(DeviceInfo, Compiler), CudaError> {
+        let device = usable_device(options.device)?;
+        let compiler = Compiler::new(options.kernel_folder.as_deref())?;
+        // A driver loads what any compiler of its own generation makes.
+        match compiler.version().0 > device.driver.0 {
+            true => Err(CudaError::NewCompiler { compiler: compiler.version(), driver: device.driver }),
+            false => Ok((device, compiler)),
+        }
+    }
+
     /// Opens a GPU. Kernels are compiled when a program first needs them.
     pub fn new(options: &CudaOptions) -> Result<CudaBackend, CudaError> {
-        let device = usable_device(options.device)?;
+        let (device, compiler) = Self::check(options)?;
         let context = Context::open(device.raw)?;
         let stream = Stream::new(&context)?;
         let (mut rows, mut binds) = (Vec::new(), Vec::new());
@@ -113,7 +136,6 @@ impl CudaBackend {
             rows.push(row);
             binds.push(bind);
         }
-        let compiler = Compiler::new(options.kernel_folder.as_deref());
         Ok(CudaBackend {
             name: format!("cuda/{} {}", device.arch, device.name),
             rows,
@@ -155,7 +177,6 @@ impl CudaBackend {
             arena: self.buffers.arena.ptr(),
             hidden: self.buffers.hidden.ptr(),
             scratch: self.buffers.scratch.ptr(),
-            zeroed: self.buffers.zeroed.ptr(),
             caches: self.caches_made,
         }
     }
@@ -180,12 +201,8 @@ impl CudaBackend {
         }
         let (around, compiled, ..) = self.surroundings(id);
         let need = compiled.scratch(&around)?;
-        let (context, stream) = (&self.context, &self.stream);
-        if need.plain > self.buffers.scratch.bytes() {
-            self.buffers.scratch = DeviceBuffer::new(context, need.plain, "working memory")?;
-        }
-        if need.zeroed > self.buffers.zeroed.bytes() {
-            self.buffers.zeroed = DeviceBuffer::zeroed(context, stream, need.zeroed, "working memory")?;
+        if need > self.buffers.scratch.bytes() {
+            self.buffers.scratch = DeviceBuffer::new(&self.context, need, "working memory")?;
         }
         self.programs[id.0].settled_with = Some(self.caches_made);
         Ok(())
@@ -311,13 +328,8 @@ impl Backend for CudaBackend {
             Some(stages) => stages,
             empty => empty.insert(Stages::new(&self.context)?),
         };
-        let mut loader = Loader {
-            facts: self.device.facts(),
-            context: &self.context,
-            stream: &self.stream,
-            modules: &mut self.modules,
-            stages,
-        };
+        let mut loader =
+            Loader { context: &self.context, stream: &self.stream, modules: &mut self.modules, stages };
         let (weight, bytes) = weights::load(&mut loader, key, source)?;
         self.weights.insert(key.clone(), weight);
         self.held.insert(key.clone(), bytes);

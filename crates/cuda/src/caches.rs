@@ -54,10 +54,6 @@ impl Caches {
         })
     }
 
-    pub fn layout(&self) -> &CacheLayout {
-        &self.layout
-    }
-
     /// The layout, and the marks that steps are checked with.
     pub fn layout_and_marks(&mut self) -> (&CacheLayout, &mut Marks) {
         (&self.layout, &mut self.marks)

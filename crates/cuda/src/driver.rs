@@ -99,13 +99,6 @@ impl Context {
         check(unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) }, "asking for free memory")?;
         Ok((free as u64, total as u64))
     }
-
-    /// Waits for everything.
-    pub fn synchronize(&self) -> Result<(), BackendError> {
-        self.enter()?;
-        // SAFETY: the context is current.
-        check(unsafe { sys::cuCtxSynchronize() }, "waiting for the device")
-    }
 }
 
 impl Drop for Context {

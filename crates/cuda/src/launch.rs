@@ -8,7 +8,9 @@ use crate::source::Specialisation;
 /// Room for parameters, aligned for every struct that kernels take.
 #[repr(align(64))]
 #[derive(Clone, Copy)]
-struct Line([MaybeUninit<u8>; 64]);
+struct Line {
+    _bytes: [MaybeUninit<u8>; 64],
+}
 
 /// The bytes of a kernel's parameter struct.
 #[derive(Clone)]
@@ -18,7 +20,7 @@ impl ParamBytes {
     #[allow(unsafe_code)]
     fn of<T: CStruct>(params: &T) -> ParamBytes {
         let lines = size_of::<T>().div_ceil(size_of::<Line>());
-        let mut room = vec![Line([MaybeUninit::uninit(); 64]); lines];
+        let mut room = vec![Line { _bytes: [MaybeUninit::uninit(); 64] }; lines];
         assert!(align_of::<T>() <= align_of::<Line>());
         // SAFETY: the room is as large as the struct, which is copied with its padding and never read as anything
         // else but bytes that may be uninitialised.
@@ -43,15 +45,13 @@ pub(crate) struct Launch {
     pub block: [u32; 3],
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
-    /// Blocks of a cluster, along the first axis.
-    pub cluster: u32,
 }
 
 impl Launch {
     /// One block of one warp.
     pub fn new<T: CStruct>(kernel: Specialisation, params: &T) -> Launch {
         let params = ParamBytes::of(params);
-        Launch { kernel, params, grid: [1; 3], block: [32, 1, 1], shared_bytes: 0, cluster: 1 }
+        Launch { kernel, params, grid: [1; 3], block: [32, 1, 1], shared_bytes: 0 }
     }
 
     /// The same with so many blocks.
@@ -67,11 +67,6 @@ impl Launch {
     /// The same with dynamic shared memory.
     pub fn shared(self, shared_bytes: u32) -> Launch {
         Launch { shared_bytes, ..self }
-    }
-
-    /// The same in clusters of so many blocks.
-    pub fn cluster(self, cluster: u32) -> Launch {
-        Launch { cluster, ..self }
     }
 
     /// Whether anything is to be run.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use mambo_kernel::BackendError;
 
 use crate::driver::{Context, Event, Stream};
-use crate::kernels::binding::DeviceFacts;
 use crate::launch::Launch;
 use crate::memory::{DeviceBuffer, PinnedBuffer};
 use crate::modules::Modules;
@@ -40,7 +39,6 @@ impl Stages {
 
 /// What loading a weight may use.
 pub(crate) struct Loader<'a> {
-    pub facts: DeviceFacts,
     pub context: &'a Arc<Context>,
     pub stream: &'a Stream,
     pub modules: &'a mut Modules,

@@ -50,14 +50,14 @@ unsafe impl Send for Function {}
 /// Everything that was loaded.
 pub(crate) struct Modules {
     context: Arc<Context>,
-    compiler: Result<Compiler, CompileError>,
+    compiler: Compiler,
     arch: Arch,
     modules: HashMap<String, Module>,
     functions: HashMap<(String, &'static str), Function>,
 }
 
 impl Modules {
-    pub fn new(context: &Arc<Context>, arch: Arch, compiler: Result<Compiler, CompileError>) -> Modules {
+    pub fn new(context: &Arc<Context>, arch: Arch, compiler: Compiler) -> Modules {
         let context = Arc::clone(context);
         Modules { context, compiler, arch, modules: HashMap::new(), functions: HashMap::new() }
     }
@@ -86,7 +86,7 @@ impl Modules {
         if missing.is_empty() {
             return Ok(Vec::new());
         }
-        let compiler = self.compiler.as_ref().map_err(compile_error)?;
+        let compiler = &self.compiler;
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(missing.len());
         let share = missing.len().div_ceil(threads);
         let arch = self.arch;
@@ -161,18 +161,11 @@ impl Modules {
             return Ok(());
         }
         let function = self.function(&launch.kernel, launch.shared_bytes)?;
-        let mut attributes = Vec::with_capacity(2);
+        let mut attributes = Vec::with_capacity(1);
         if overlapping && self.arch.has_dependent_launch() {
             attributes.push(attribute(
                 sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                 sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-            ));
-        }
-        if launch.cluster > 1 {
-            let dims = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: launch.cluster, y: 1, z: 1 };
-            attributes.push(attribute(
-                sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                sys::CUlaunchAttributeValue { clusterDim: dims },
             ));
         }
         let config = sys::CUlaunchConfig {

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use mambo_kernel::{Elem, Operand, Place, RowBase};
+use mambo_kernel::{Operand, Place, RowBase};
 
 /// A type that kernels know, too.
 pub(crate) trait CType: Copy + 'static {
@@ -61,10 +61,6 @@ impl<T> Ptr<T> {
     /// The address so many bytes on.
     pub fn plus_bytes(self, bytes: usize) -> Ptr<T> {
         Ptr::at(self.address + bytes as u64)
-    }
-
-    pub fn address(self) -> u64 {
-        self.address
     }
 
     /// The same address of something else.
@@ -157,16 +153,6 @@ impl View {
 
     /// No rows: for optional operands.
     pub const NONE: View = View { data: Ptr::NULL, stride: 0, cols: 0, counts_wanted: 0, times: 0 };
-
-    /// Whether every row starts on a multiple of so many bytes.
-    pub fn is_aligned(&self, bytes: u64) -> bool {
-        self.data.address().is_multiple_of(bytes) && u64::from(self.stride).is_multiple_of(bytes)
-    }
-}
-
-/// Whether an operand's rows are f32.
-pub(crate) fn is_f32(operand: &Operand) -> bool {
-    operand.elem == Elem::F32
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A program on the device: its calls bound to launches, and the graphs captured of them, one for every bucket of rows.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use mambo_kernel::{BackendError, Call, CallTime, Op, Program, StepInputs, Weight
 use crate::caches::Caches;
 use crate::driver::{Event, Stream};
 use crate::graph::Graph;
-use crate::kernels::binding::{Binding, Bucket, DeviceFacts, ScratchNeed, Weight};
+use crate::kernels::binding::{Binding, Bucket, DeviceFacts, Weight};
 use crate::kernels::declaration::Bind;
 use crate::kernels::step;
 use crate::launch::Launch;
@@ -30,7 +30,6 @@ pub(crate) struct Addresses {
     pub arena: Ptr<u8>,
     pub hidden: Ptr<u8>,
     pub scratch: Ptr<u8>,
-    pub zeroed: Ptr<u8>,
     /// Counts the caches that were created.
     pub caches: u64,
 }
@@ -126,7 +125,7 @@ impl Compiled {
         around: &Surroundings,
         bucket: Bucket,
         call: &Call,
-        need: &RefCell<ScratchNeed>,
+        need: &Cell<usize>,
     ) -> Result<Vec<Launch>, BackendError> {
         let (mut names, mut weights) = (Vec::new(), Vec::new());
         for &index in &call.weights {
@@ -136,7 +135,7 @@ impl Compiled {
             weights.push(weight.clone());
         }
         let layer = call.cache.unwrap_or(0);
-        let Addresses { step, arena, hidden, scratch, zeroed, .. } = around.addresses;
+        let Addresses { step, arena, hidden, scratch, .. } = around.addresses;
         let binding = Binding {
             facts: around.facts,
             call,
@@ -145,7 +144,6 @@ impl Compiled {
             arena,
             hidden,
             scratch,
-            zeroed,
             need,
             kv: around.caches.kv(layer),
             slots: around.caches.slots(layer),
@@ -163,7 +161,7 @@ impl Compiled {
     fn bind(&self, around: &Surroundings, bucket: Bucket) -> Result<Bound, BackendError> {
         let mut calls = Vec::with_capacity(self.program.calls.len());
         for call in &self.program.calls {
-            calls.push(self.bind_call(around, bucket, call, &RefCell::default())?);
+            calls.push(self.bind_call(around, bucket, call, &Cell::default())?);
         }
         let Addresses { step, arena, .. } = around.addresses;
         let chooser = self.chooser.map(|index| &self.program.calls[index]);
@@ -174,19 +172,17 @@ impl Compiled {
         })
     }
 
-    /// Working memory that any call of the largest step needs.
-    pub fn scratch(&self, around: &Surroundings) -> Result<ScratchNeed, BackendError> {
-        let mut most = ScratchNeed::default();
+    /// Bytes of working memory that any call of any step needs.
+    pub fn scratch(&self, around: &Surroundings) -> Result<usize, BackendError> {
+        let mut most = 0;
         for tokens in std::iter::successors(Some(1), |tokens| Some(tokens * 2)) {
             // Kernels for few rows may need more than those for many.
             let largest = self.largest_bucket();
             let bucket = Bucket { tokens: tokens.min(largest.tokens), wanted: tokens.min(largest.wanted) };
             for call in &self.program.calls {
-                let need = RefCell::default();
+                let need = Cell::default();
                 self.bind_call(around, bucket, call, &need)?;
-                let need = need.into_inner();
-                most.plain = most.plain.max(need.plain);
-                most.zeroed = most.zeroed.max(need.zeroed);
+                most = most.max(need.get());
             }
             if tokens >= largest.tokens.max(largest.wanted) {
                 break;

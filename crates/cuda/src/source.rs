@@ -14,14 +14,19 @@ pub(crate) struct Source {
 }
 
 /// Headers that every kernel may include.
-pub(crate) const HEADERS: [(&str, &str); 7] = [
+pub(crate) const HEADERS: &[(&str, &str)] = &[
+    ("attention.cuh", include_str!("../kernels/attention.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
-    ("round.cuh", include_str!("../kernels/round.cuh")),
-    ("unpack.cuh", include_str!("../kernels/unpack.cuh")),
+    ("fragments.cuh", include_str!("../kernels/fragments.cuh")),
+    ("matmul.cuh", include_str!("../kernels/matmul.cuh")),
+    ("matmul_tile.cuh", include_str!("../kernels/matmul_tile.cuh")),
     ("mma.cuh", include_str!("../kernels/mma.cuh")),
+    ("round.cuh", include_str!("../kernels/round.cuh")),
     ("ssm.cuh", include_str!("../kernels/ssm.cuh")),
     ("ssm_chunk.cuh", include_str!("../kernels/ssm_chunk.cuh")),
-    ("attention.cuh", include_str!("../kernels/attention.cuh")),
+    ("stored.cuh", include_str!("../kernels/stored.cuh")),
+    ("unpack.cuh", include_str!("../kernels/unpack.cuh")),
+    ("wgmma.cuh", include_str!("../kernels/wgmma.cuh")),
 ];
 
 impl Source {

@@ -4,7 +4,7 @@
 
 use mambo_kernel::{Adjustment, ChooseRow, Segment, StepInputs, mask_words};
 
-use crate::params::{CStruct, Ptr};
+use crate::params::Ptr;
 use crate::step_table::{AdjustmentEntry, ChooseEntry, NO_MASK, SegmentEntry, StepTable};
 
 /// Every array starts on a multiple of so many bytes.
@@ -179,8 +179,3 @@ const _: () = {
     assert!(size_of::<AdjustmentEntry>() == 4 * 4);
     assert!(size_of::<StepTable>() == 4 * 4 + 14 * 8 + 8 + 2 * 4);
 };
-
-/// Bytes of a table alone, for sizing.
-pub(crate) fn table_bytes<T: CStruct>() -> usize {
-    size_of::<T>().next_multiple_of(ALIGN)
-}

@@ -1,7 +1,8 @@
 //! Every kernel is compiled for every architecture, without a GPU: it must not spill registers or use a stack, and has
 //! the tensor-core instructions that it exists for. Needs libnvrtc, where the system finds libraries.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mambo_cuda::{Arch, CompileError, Compiled, Compiler, Expects, Specialisation, specialisations};
 
@@ -43,46 +44,56 @@ fn problems(kernel: &Specialisation, arch: Arch, compiled: &Compiled) -> Vec<Str
     problems
 }
 
-fn check(arch: Arch) {
+/// A module of an architecture with the kernels that are taken from it.
+type Module = (Arch, Vec<Specialisation>);
+
+fn modules() -> Vec<Module> {
+    let mut modules: BTreeMap<(Arch, String), Vec<Specialisation>> = BTreeMap::new();
+    for arch in Arch::TESTED {
+        for kernel in specialisations(arch) {
+            modules.entry((arch, kernel.module_name())).or_default().push(kernel);
+        }
+    }
+    modules.into_iter().map(|((arch, _), kernels)| (arch, kernels)).collect()
+}
+
+fn failures(compiler: &Compiler, (arch, kernels): &Module) -> Vec<String> {
+    match compiler.module(&kernels[0], *arch) {
+        Err(error) => vec![error.to_string()],
+        Ok(compiled) => kernels
+            .iter()
+            .flat_map(|kernel| {
+                let found = problems(kernel, *arch, &compiled);
+                found.into_iter().map(move |problem| format!("{kernel} for {arch}: {problem}"))
+            })
+            .collect(),
+    }
+}
+
+#[test]
+fn every_kernel_for_every_architecture() {
     let compiler = match Compiler::new(None) {
         Ok(compiler) => compiler,
         Err(CompileError::NoCompiler) => {
-            println!("SKIPPED: libnvrtc is not installed, so no kernel was compiled for {arch}");
+            println!("SKIPPED: libnvrtc is not installed, so no kernel was compiled");
             return;
         }
         Err(error) => panic!("{error}"),
     };
-    let mut modules: HashMap<String, Compiled> = HashMap::new();
-    let (mut failures, kernels) = (Vec::new(), specialisations(arch));
-    for kernel in &kernels {
-        let name = kernel.module_name();
-        if !modules.contains_key(&name) {
-            match compiler.module(kernel, arch) {
-                Ok(compiled) => drop(modules.insert(name.clone(), compiled)),
-                Err(error) => {
-                    failures.push(error.to_string());
-                    continue;
-                }
-            }
+    let (modules, next) = (modules(), AtomicUsize::new(0));
+    let work = || {
+        let mut found = Vec::new();
+        while let Some(module) = modules.get(next.fetch_add(1, Ordering::Relaxed)) {
+            found.extend(failures(&compiler, module));
         }
-        let found = problems(kernel, arch, &modules[&name]);
-        failures.extend(found.into_iter().map(|problem| format!("{kernel}: {problem}")));
-    }
-    println!("{arch}: {} kernels in {} modules", kernels.len(), modules.len());
-    assert!(failures.is_empty(), "{} failures for {arch}:\n{}", failures.len(), failures.join("\n"));
-}
-
-#[test]
-fn ampere() {
-    Arch::TESTED.into_iter().filter(|arch| arch.major == 8).for_each(check);
-}
-
-#[test]
-fn hopper() {
-    Arch::TESTED.into_iter().filter(|arch| arch.major == 9).for_each(check);
-}
-
-#[test]
-fn blackwell() {
-    Arch::TESTED.into_iter().filter(|arch| arch.major >= 10).for_each(check);
+        found
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let found: Vec<String> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("compiling does not panic")).collect()
+    });
+    let kernels: usize = modules.iter().map(|(_, kernels)| kernels.len()).sum();
+    println!("{kernels} kernels in {} modules", modules.len());
+    assert!(found.is_empty(), "{} failures:\n{}", found.len(), found.join("\n"));
 }

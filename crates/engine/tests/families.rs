@@ -3,10 +3,8 @@
 mod golden_files;
 mod loaded;
 
-use std::path::PathBuf;
-
 use golden_files::{expected, largest_difference, score};
-use loaded::{On, Setup, load_folder};
+use loaded::{On, Setup, family_folder as folder, load_folder};
 
 /// Every case and how far its logits may be off.
 #[rustfmt::skip]
@@ -23,10 +21,6 @@ const CASES: [(&str, f32); 33] = [
     ("qwen3-next", 1e-3), ("qwen3-next-hub", 1e-3),
     ("qwen3-5", 1e-3), ("qwen3-5-hub", 1e-3), ("qwen3-5-moe-hub", 1e-3),
 ];
-
-fn folder(case: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/families").join(case)
-}
 
 #[test]
 fn every_family_on_every_backend() {

@@ -30,7 +30,7 @@ fn quantised_checkpoints_as_they_are() {
         for on in On::all() {
             let (logits, _) = score(&mut load_folder(&folder, on, Setup::default()), &want.ids, 64, 0);
             let off = largest_difference(&logits, &want.logits);
-            assert!(off <= 2e-3, "{case} on {on:?}: logits off by {off}");
+            assert!(off <= on.allowed(2e-3), "{case} on {on:?}: logits off by {off}");
         }
     }
 }

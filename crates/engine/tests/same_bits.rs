@@ -6,7 +6,6 @@ mod loaded;
 use std::sync::Arc;
 
 use loaded::{On, Setup, load};
-use mambo_cpu::Isa;
 use mambo_engine::{Choice, Engine, Event, FinishReason, Request, SamplingParams, SequenceId, Snapshot};
 use mambo_kernel::{KvElem, KvScale, KvTypes, Rollback, StateElem};
 use proptest::prelude::*;
@@ -64,7 +63,7 @@ fn alone(case: &str, on: On, setup: Setup, prompt: &[u32], tokens: usize) -> Vec
 }
 
 fn on() -> On {
-    On::Cpu(Isa::detect(), 2)
+    On::usual()
 }
 
 fn prompts() -> impl Strategy<Value = Vec<Vec<u32>>> {
@@ -156,11 +155,10 @@ proptest! {
 fn instruction_sets_and_threads_agree() {
     let prompt: Vec<u32> = (0..70).map(|i| i * 7 % VOCAB).collect();
     for case in ["moe", "odd"] {
-        let want = alone(case, on(), Setup::default(), &prompt, 30);
-        for isa in Isa::available() {
-            for threads in [1, 2, 3] {
-                let got = alone(case, On::Cpu(isa, threads), Setup::default(), &prompt, 30);
-                assert_eq!(got, want, "{case} with {isa:?} on {threads} threads");
+        for group in On::alike() {
+            let want = alone(case, group[0], Setup::default(), &prompt, 30);
+            for on in group {
+                assert_eq!(alone(case, on, Setup::default(), &prompt, 30), want, "{case} on {on:?}");
             }
         }
     }
@@ -172,18 +170,20 @@ fn instruction_sets_and_threads_agree() {
 fn every_cache_type_keeps_the_bits() {
     let prompt: Vec<u32> = (0..75).map(|i| i * 11 % VOCAB).collect();
     let pairs = KvElem::ALL.into_iter().flat_map(|k| KvElem::ALL.map(|v| KvTypes { k, v }));
-    let mut exact = None;
-    for (i, kv_types) in pairs.enumerate() {
-        let state_elem = StateElem::ALL[i % 3];
-        let setup = Setup { kv_types, state_elem, ..Default::default() };
-        let want = alone("moe", On::Cpu(Isa::Portable, 1), setup, &prompt, 12);
-        let exact = exact.get_or_insert_with(|| want.clone());
-        assert_eq!(want == *exact, i == 0, "{kv_types} and {} states change nothing", state_elem.name());
-        for isa in Isa::available() {
-            let mut engine = load("moe", On::Cpu(isa, 2), Setup { step_tokens: 19, ..setup });
-            let ids = [&prompt[..], &prompt[..40]].map(|p| engine.submit(request(p, 12)).expect("fits"));
-            let got = finish(&mut engine, &ids).choices.swap_remove(0);
-            assert_eq!(got, want, "{kv_types} and {} states with {isa:?}", state_elem.name());
+    for group in On::alike() {
+        let mut exact = None;
+        for (i, kv_types) in pairs.clone().enumerate() {
+            let state_elem = StateElem::ALL[i % 3];
+            let setup = Setup { kv_types, state_elem, ..Default::default() };
+            let want = alone("moe", group[0], setup, &prompt, 12);
+            let exact = exact.get_or_insert_with(|| want.clone());
+            assert_eq!(want == *exact, i == 0, "{kv_types} and {} states change nothing", state_elem.name());
+            for &on in &group {
+                let mut engine = load("moe", on, Setup { step_tokens: 19, ..setup });
+                let ids = [&prompt[..], &prompt[..40]].map(|p| engine.submit(request(p, 12)).expect("fits"));
+                let got = finish(&mut engine, &ids).choices.swap_remove(0);
+                assert_eq!(got, want, "{kv_types} and {} states on {on:?}", state_elem.name());
+            }
         }
     }
 }
@@ -275,4 +275,30 @@ fn impossible_requests_are_refused() {
     }
     let id = engine.submit(request(&[1, 2, 3], 2)).expect("fits");
     assert_eq!(finish(&mut engine, &[id]).choices[0].len(), 2);
+}
+
+/// A session saved on one device goes on on another as if it had begun there.
+#[test]
+fn snapshots_move_between_cpu_and_gpu() {
+    let Some(gpu) = On::gpu() else {
+        println!("SKIPPED: this machine has no GPU to move snapshots to");
+        return;
+    };
+    let tokens = |choices: Vec<Choice>| choices.into_iter().map(|choice| choice.token).collect::<Vec<_>>();
+    let prompt: Vec<u32> = (0..75).map(|i| i * 11 % VOCAB).collect();
+    for (from, to) in [(On::cpu(), gpu), (gpu, On::cpu())] {
+        for (cut, case) in [(40, "moe"), (64, "dense"), (13, "odd")] {
+            let setup = Setup::default();
+            let want = tokens(alone(case, to, setup, &prompt, 20));
+            let mut first = load(case, from, setup);
+            let id = first.submit(Request { snapshot_at: Some(cut), ..request(&prompt, 1) }).expect("fits");
+            let snapshot = finish(&mut first, &[id]).snapshots.remove(0);
+            let snapshot = Arc::new(Snapshot::from_bytes(&first.export(&snapshot).unwrap()).unwrap());
+            let mut second = load(case, to, setup);
+            let resumed = Request { resume: Some(snapshot), ..request(&prompt, 20) };
+            let id = second.submit(resumed).expect("fits");
+            let got = tokens(finish(&mut second, &[id]).choices.remove(0));
+            assert_eq!(got, want, "{case} from {from:?} to {to:?} at {cut}");
+        }
+    }
 }

@@ -137,6 +137,8 @@ pub enum Arithmetic {
     F32,
     /// Products of bf16 values summed in f32 by a matrix unit, whose order and intermediate rounding are its own.
     Bf16InF32,
+    /// Products of f16 values summed in f32 by a matrix unit. Weights of other types are rounded to f16 first.
+    F16InF32,
 }
 
 impl Arithmetic {
@@ -147,6 +149,10 @@ impl Arithmetic {
             // Matrix units may truncate where f32 rounds, which loses up to twice as much, and align the terms of
             // a sum to the largest of a group, which loses as much again.
             Arithmetic::Bf16InF32 => 4.0,
+            // A weight's scale and the product with its code are each rounded to eleven digits, together 4.9e-4. A sum
+            // of many loses less, since their errors have both signs, but the square of a sum loses twice as much.
+            // Tolerances of products are 1e-5.
+            Arithmetic::F16InF32 => 100.0,
         }
     }
 }

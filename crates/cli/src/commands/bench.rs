@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::amounts::{Columns, Spread};
 use crate::args::ModelArgs;
-use crate::bandwidth::read_bandwidth;
+use crate::bandwidth::bandwidth_of;
 use crate::hints::{about_room, with_hint};
 use crate::terminal::{put, put_json};
 use crate::workload::{Contexts, RandomIds, WARM_UP, after, cancel_all, step};
@@ -68,7 +68,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let (found, kept) = measure(args, &mut engine, ids, &types).with_context(|| model.name().to_owned())?;
     // Asked before the bandwidth is measured, which takes memory of its own.
     let peak = host_memory::peak();
-    let bandwidth = read_bandwidth(threads)?;
+    let bandwidth = bandwidth_of(engine.backend(), args.model.place)?;
     let machine = json!({
         "backend": engine.backend().name(),
         "threads": threads,
@@ -176,8 +176,8 @@ fn load(args: &BenchArgs, model: &Model) -> Result<(Engine, usize)> {
     let context_tokens = Some(args.model.context.unwrap_or(tokens));
     let snapshots = Contexts::room(sequences, depths);
     let options = LoadOptions { sequences, context_tokens, snapshots, ..args.model.load_options() };
-    let threads = args.model.threads.unwrap_or(usize::MAX).min(machine::cores());
-    let loaded = open::engine(model, args.model.threads, &options);
+    let threads = args.model.place.threads.unwrap_or(usize::MAX).min(machine::cores());
+    let loaded = open::engine(model, args.model.place, &options);
     let engine = with_hint(loaded, about_room, || Some(format!("lower {}", flags.join(" or "))))?;
     Ok((engine, threads))
 }

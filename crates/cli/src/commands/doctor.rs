@@ -4,12 +4,14 @@ use anyhow::{Result, bail};
 use clap::Args;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa, host_memory};
 use mambo_engine::human_bytes;
-use mambo_kernel::Rollback;
+use mambo_kernel::{Backend, Rollback};
 use mambo_runtime::{DEFAULT_CONTEXT, GenerateOptions, LoadOptions, SamplingParams};
 use mambo_testkit::contract::{Report, check_all};
 use serde_json::{Value, json};
 
+use crate::args::BackendArgs;
 use crate::bandwidth::read_bandwidth;
+use crate::gpus::{self, Gpus};
 use crate::hints::one_sentence;
 use crate::interrupt::Interrupt;
 use crate::reply::answer;
@@ -69,6 +71,11 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         show(args, &check)?;
         checks.push(check);
     }
+    if let Some(gpu) = gpus::usable().filter(|_| !args.quick) {
+        let check = Check { name: "kernels cuda".to_owned(), result: check_gpu(gpu) };
+        show(args, &check)?;
+        checks.push(check);
+    }
     let failed: Vec<&str> = checks.iter().filter(|c| c.result.is_err()).map(|c| c.name.as_str()).collect();
     if args.json {
         let mut object = machine;
@@ -112,6 +119,7 @@ fn describe_machine() -> Result<Value> {
     let cores = machine::cores();
     let one = read_bandwidth(1)?;
     let all = if cores > 1 { read_bandwidth(cores)? } else { one };
+    let Gpus { list: gpus, problem } = gpus::describe();
     Ok(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "processor": name,
@@ -122,7 +130,8 @@ fn describe_machine() -> Result<Value> {
         "memory_bytes": host_memory::total(),
         "available_bytes": host_memory::available(),
         "bandwidth_bytes_per_second": {"one_thread": one, "all_threads": all},
-        "gpus": [],
+        "gpus": gpus,
+        "gpu_problem": problem,
         "defaults": defaults(),
     }))
 }
@@ -154,8 +163,7 @@ fn machine_text(m: &Value) -> String {
     let d = &m["defaults"];
     format!(
         "mambo       {}\nprocessor   {}, {} cores\nfeatures    {}\nkernels     {} (of {})\nmemory      {}, {} available{unchecked}\n\
-         bandwidth   {:.1} GB/s read by one thread, {:.1} by all\ngpus        none: this version runs on the CPU alone\n\
-         defaults    {} sequence, context {} (or the trained one if shorter), {} tokens per prompt step, keys and values {}, states {}, rollback {} tokens\n\n",
+         bandwidth   {:.1} GB/s read by one thread, {:.1} by all\n{}         defaults    {} sequence, context {} (or the trained one if shorter), {} tokens per prompt step, keys and values {}, states {}, rollback {} tokens\n\n",
         m["version"].as_str().unwrap_or_default(),
         m["processor"].as_str().unwrap_or_default(),
         m["cores"],
@@ -166,6 +174,7 @@ fn machine_text(m: &Value) -> String {
         bytes("available_bytes"),
         rate("one_thread"),
         rate("all_threads"),
+        gpus::text(m),
         d["max_sequences"],
         d["context_tokens"],
         d["step_tokens"],
@@ -187,7 +196,7 @@ fn check_model() -> Result<String, String> {
 fn continue_text() -> Result<String> {
     let model = open::model(None)?;
     let text = model.text()?;
-    let mut engine = open::engine(&model, None, &LoadOptions::default())?;
+    let mut engine = open::engine(&model, BackendArgs::cpu(None), &LoadOptions::default())?;
     let greedy = Some(SamplingParams::default());
     let options = GenerateOptions { max_tokens: Some(ANSWER_TOKENS), sampling: greedy };
     let prompt = text.plain(QUESTION);
@@ -199,8 +208,17 @@ fn continue_text() -> Result<String> {
 fn check_kernels(isa: Isa) -> Result<String, String> {
     // Two threads whatever the machine has: kernels must share work.
     let backend = CpuBackend::new(CpuOptions { threads: 2, isa: Some(isa), every_thread: true });
-    let mut backend = backend.map_err(|error| error.to_string())?;
-    let report: Report = check_all(&mut backend);
+    check_contracts(&mut backend.map_err(|error| error.to_string())?)
+}
+
+/// Every kernel of a GPU against its contract.
+fn check_gpu(device: usize) -> Result<String, String> {
+    let place = BackendArgs { device: Some(device), ..BackendArgs::default() };
+    check_contracts(&mut open::gpu(place).map_err(|error| one_sentence(&error))?)
+}
+
+fn check_contracts(backend: &mut dyn Backend) -> Result<String, String> {
+    let report: Report = check_all(backend);
     let cases: usize = report.rows.iter().map(|row| row.1).sum();
     match report.failures.is_empty() {
         true => Ok(format!("{} kernels agree with their contracts in {cases} cases", report.rows.len())),

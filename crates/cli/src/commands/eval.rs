@@ -104,7 +104,7 @@ fn perplexity(args: &PplArgs) -> Result<()> {
     let model = open::model(args.model.model.as_deref())?;
     let windows = args.text.file().windows(&model)?;
     let options = LoadOptions { at_least_tokens: windows.length(), ..args.model.load_options() };
-    let loaded = open::engine(&model, args.model.threads, &options);
+    let loaded = open::engine(&model, args.model.place, &options);
     let mut engine = with_hint(loaded, about_room, || args.text.room_flag())?;
     let bar = CountBar::new("windows", windows.count() as u64);
     let likelihood = quality::perplexity(&model, &mut engine, &windows, &mut |done| {
@@ -130,8 +130,8 @@ fn perplexity(args: &PplArgs) -> Result<()> {
 fn divergence(args: &KldArgs) -> Result<()> {
     let model = open::model(args.model.model.as_deref())?;
     let base = open::model(args.base.as_deref().or(args.model.model.as_deref()))?;
-    let (options, threads) = (args.model.load_options(), args.model.threads);
-    let compared = compare((&model, &base), &options, threads, &args.text.file(), &Interrupt::install()?);
+    let (options, place) = (args.model.load_options(), args.model.place);
+    let compared = compare((&model, &base), &options, place, &args.text.file(), &Interrupt::install()?);
     let report = with_hint(compared, about_room, || args.text.room_flag())?;
     let divergence = &report.comparison.divergence;
     if let Some(path) = &args.svg {

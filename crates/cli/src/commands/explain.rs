@@ -88,7 +88,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     let mut args = args.clone();
     args.model.model = args.positional.take().or(args.model.model);
     let args = &args;
-    let (tokens, _) = args.phase.rows(args.tokens, args.model.chunk);
+    let (tokens, _) = args.phase.rows(args.tokens, args.model.step_tokens());
     if tokens == 0 {
         let flag = if args.tokens.is_some() { "--tokens" } else { "--chunk" };
         bail!("{flag} is 0; a step needs at least one token");
@@ -104,7 +104,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     }
     let described = open::described(args.model.model.as_deref())?;
     let types = described.types()?;
-    let backend = open::backend(args.model.threads)?;
+    let backend = open::backend(args.model.place)?;
     let stages = Stages::of(args, &described, &types, &*backend)?;
     if args.json {
         put_json(&stages.to_json(args, &described, &types, &*backend))?;
@@ -142,7 +142,7 @@ impl Stages {
         let weight_type = |name: &str| types.dtype(name);
         let phase = args.phase.phase();
         let mut passes = Vec::new();
-        let (max_tokens, max_wanted) = args.phase.rows(args.tokens, args.model.chunk);
+        let (max_tokens, max_wanted) = args.phase.rows(args.tokens, args.model.step_tokens());
         let load = args.model.load_options();
         let caches = CacheTypes { kv: load.kv_types_for(types.dtype("embed")), state: load.state_elem };
         let options = PlanOptions { phase, max_tokens, max_wanted, caches, weight_type: &weight_type };
@@ -237,7 +237,7 @@ fn analyze(args: &ExplainArgs) -> Result<()> {
     if args.mtp {
         bail!("--analyze measures the trunk; leave --mtp out");
     }
-    let (tokens, _) = args.phase.rows(args.tokens, args.model.chunk);
+    let (tokens, _) = args.phase.rows(args.tokens, args.model.step_tokens());
     let prefill = match args.phase {
         PhaseName::Decode => false,
         PhaseName::Prefill => true,

@@ -12,11 +12,11 @@ use mambo_runtime::{DEFAULT_CONTEXT, DEFAULT_STEP_TOKENS, Described, TypeTable};
 use serde_json::{Value, json};
 
 use crate::amounts::{Columns, context_text};
-use crate::args::{CacheArgs, NameArgs};
-use crate::bandwidth::read_bandwidth;
+use crate::args::{BackendArgs, CacheArgs, NameArgs};
+use crate::bandwidth::bandwidth_of;
 use crate::hints::{about_types, with_hint};
+use crate::open;
 use crate::terminal::{put, put_json};
-use crate::{machine, open};
 
 /// `mambo fit`
 #[derive(Args)]
@@ -27,9 +27,9 @@ pub struct FitArgs {
     /// Pretend that the model was quantised to this type or mix, as `quantize --type` does it
     #[arg(long, value_name = "TYPE")]
     pub quant: Option<String>,
-    /// Threads to count on; all cores if left out
-    #[arg(short, long, value_name = "N")]
-    pub threads: Option<usize>,
+    /// Where it would run.
+    #[command(flatten)]
+    pub place: BackendArgs,
     /// Memory to count on in GiB, instead of what is available now
     #[arg(long, value_name = "GIB")]
     pub memory: Option<f64>,
@@ -59,6 +59,8 @@ struct Fit {
     bandwidth: f64,
     /// Whether the types are those of the model and not of a flag.
     as_stored: bool,
+    /// Whether the memory is a GPU's.
+    on_device: bool,
 }
 
 /// The bytes one decoded token moves.
@@ -84,21 +86,23 @@ pub fn run(args: &FitArgs) -> Result<()> {
             Some("--quant names the type".to_owned())
         })?,
     };
-    let backend = open::backend(args.threads)?;
+    let backend = open::backend(args.place)?;
+    let budget = backend.memory()?;
     let memory = match args.memory {
         Some(gib) if gib > 0.0 => (gib * f64::from(1 << 30)) as u64,
         Some(_) => bail!("--memory must be above 0"),
-        None => backend
-            .memory()?
-            .host
+        None => budget
+            .device
+            .or(budget.host)
             .context("this system does not say how much memory is free; give it with --memory")?,
     };
     let bandwidth = match args.bandwidth {
         Some(rate) if rate > 0.0 => rate * 1e9,
         Some(_) => bail!("--bandwidth must be above 0"),
-        None => read_bandwidth(args.threads.unwrap_or_else(machine::cores))?,
+        None => bandwidth_of(&*backend, args.place)?,
     };
     let mut fit = Fit::new(&described, types, &args.cache, &*backend, memory, bandwidth)?;
+    fit.on_device = budget.device.is_some() && args.memory.is_none();
     fit.as_stored = args.quant.is_none();
     if args.json {
         put_json(&fit.to_json(&described))?;
@@ -165,6 +169,7 @@ impl Fit {
             memory,
             bandwidth,
             as_stored: true,
+            on_device: false,
         })
     }
 
@@ -222,8 +227,9 @@ impl Fit {
         }
         let state = self.layout.slot_bytes() as u64;
         text += &format!(
-            "\nmemory      {} available\n  weights   {}\n  state     {} per sequence ({})\n  kv        {} per token ({})\n  arena     {}\n\n",
+            "\nmemory      {} available{}\n  weights   {}\n  state     {} per sequence ({})\n  kv        {} per token ({})\n  arena     {}\n\n",
             human_bytes(self.memory),
+            if self.on_device { " on the GPU" } else { "" },
             human_bytes(self.weights)
                 + if described.spec.mtp.is_some() { " without the MTP head" } else { "" },
             human_bytes(state),

@@ -45,10 +45,10 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     let loaded = match args.reference {
         true => open::with_bar(|bar| model.load(Box::new(ReferenceBackend::new()), &options, bar))
             .map_err(Into::into),
-        false => open::engine(&model, args.model.threads, &options),
+        false => open::engine(&model, args.model.place, &options),
     };
     let mut engine = with_hint(loaded, about_room, || room_flags(args))?;
-    let options = ScoreOptions { chunk: args.model.chunk, companions: args.beside, outputs: &[] };
+    let options = ScoreOptions { chunk: args.model.step_tokens(), companions: args.beside, outputs: &[] };
     let bar = CountBar::new("positions", ids.len() as u64);
     let mut written = Ok(());
     let scored = engine.score(&ids, options, &mut |rows| {

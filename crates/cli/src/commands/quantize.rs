@@ -14,7 +14,7 @@ use mambo_runtime::quality::DEFAULT_WINDOW;
 use mambo_runtime::{LoadOptions, Model};
 use serde_json::{Map, Value, json};
 
-use crate::args::OutputArgs;
+use crate::args::{BackendArgs, OutputArgs};
 use crate::comparison::{Report, compare};
 use crate::hints::{about_room, about_rules, about_types, with_hint};
 use crate::interrupt::Interrupt;
@@ -69,8 +69,9 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
     output.check_room(&layout(&recipe, &model, container)?)?;
     let options = LoadOptions { step_tokens: SCORE_TOKENS, ..LoadOptions::default() };
-    let threads = args.output.threads;
-    let calibrated = calibrating.map(|text| calibrate(&model, &options, threads, &text, &interrupt));
+    // Beside what is being written, the CPU is as good as any.
+    let place = BackendArgs::cpu(args.output.threads);
+    let calibrated = calibrating.map(|text| calibrate(&model, &options, place, &text, &interrupt));
     let importance = with_hint(calibrated.transpose(), about_room, || {
         Some("--calibrate runs the model, leave it out".to_owned())
     })?;
@@ -79,7 +80,7 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     })?;
     let (bytes, layout) = (converted.bytes, &converted.layout);
     let errors = Errors(converted.errors);
-    let compared = check.map(|text| compare_with_source(&model, path, &options, threads, &text, &interrupt));
+    let compared = check.map(|text| compare_with_source(&model, path, &options, place, &text, &interrupt));
     let compared = with_hint(compared.transpose(), about_room, || {
         Some("the file is written; --check runs it beside its source, leave it out".to_owned())
     })?;
@@ -141,13 +142,13 @@ pub fn writing<T>(
 fn calibrate(
     model: &Model,
     options: &LoadOptions,
-    threads: Option<usize>,
+    place: BackendArgs,
     text: &TextFile,
     interrupt: &Interrupt,
 ) -> Result<Importance> {
     let windows = text.windows(model)?;
     let options = LoadOptions { at_least_tokens: windows.length(), ..options.clone() };
-    let backend = open::backend(threads)?;
+    let backend = open::backend(place)?;
     let mut calibration = open::with_bar(|on_event| Calibration::load(model, backend, &options, on_event))?;
     let bar = CountBar::new("calibrating", windows.count() as u64);
     let measured = calibration.measure(&windows, &mut |done| {
@@ -163,12 +164,12 @@ fn compare_with_source(
     model: &Model,
     written: &Path,
     options: &LoadOptions,
-    threads: Option<usize>,
+    place: BackendArgs,
     text: &TextFile,
     interrupt: &Interrupt,
 ) -> Result<Report> {
     let written = open::model(Some(&written.display().to_string()))?;
-    compare((&written, model), &options.clone().exact(), threads, text, interrupt)
+    compare((&written, model), &options.clone().exact(), place, text, interrupt)
 }
 
 /// The errors of the weights, by what they are in their layer and how they are stored.

@@ -74,7 +74,7 @@ fn answer_here(args: &RunArgs, question: &str, chat: ChatRequest, show: Show) ->
     let text = model.text()?;
     let prompt = if args.raw { text.plain(question) } else { text.chat(chat)? };
     let sampling = Some(args.sample.over(text.sampling())?);
-    let mut engine = open::engine(&model, args.model.threads, &args.model.load_options())?;
+    let mut engine = open::engine(&model, args.model.place, &args.model.load_options())?;
     // Not before: Ctrl-C while a model loads ends the program.
     let interrupt = Interrupt::install()?;
     let options = GenerateOptions { max_tokens: args.tokens, sampling };

@@ -109,7 +109,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         expert_counts: true,
         ..args.model.load_options()
     };
-    let engine = open::engine(&model, args.model.threads, &options)?;
+    let engine = open::engine(&model, args.model.place, &options)?;
     put_note(reserved(&engine, &config.model_names[0], args));
     let info = info(&model, &engine)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

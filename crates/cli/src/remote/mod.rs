@@ -36,7 +36,7 @@ const LONGEST_EVENT: u64 = 16 << 20;
 #[command(next_help_heading = "Server")]
 pub struct ServerArgs {
     /// Ask the server at this address, such as http://127.0.0.1:8080, and load no model; -m names one of its models
-    #[arg(long, value_name = "URL", conflicts_with_all = ["context", "threads", "kv_type", "state_type", "chunk"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["context", "backend", "device", "threads", "kv_type", "state_type", "chunk"])]
     pub server: Option<Address>,
     /// File whose first line is the server's API key
     #[arg(long, value_name = "FILE", requires = "server")]

@@ -1,9 +1,9 @@
 //! A call with everything its kernel can ask for: addresses of operands, weights and caches, and the bucket of rows.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::Arc;
 
-use mambo_kernel::{BackendError, Call, KvScale, KvTypes, Operand, PAGE_TOKENS, RowBase, Rows, SlotLayout};
+use mambo_kernel::{BackendError, Call, KvScale, KvTypes, Operand, RowBase, Rows, SlotLayout};
 
 use super::embed::Table;
 use super::matmul::Packed;
@@ -72,14 +72,6 @@ pub(crate) struct SlotPool {
     pub layout: SlotLayout,
 }
 
-/// Working memory that calls ask for while they are bound. Calls run one after the other, so all share it.
-#[derive(Default)]
-pub(crate) struct ScratchNeed {
-    /// Bytes asked for by the call that is being bound.
-    pub plain: usize,
-    pub zeroed: usize,
-}
-
 /// A call and its surroundings, checked as they are taken.
 pub(crate) struct Binding<'a> {
     pub facts: DeviceFacts,
@@ -89,9 +81,10 @@ pub(crate) struct Binding<'a> {
     pub step: Ptr<StepTable>,
     pub arena: Ptr<u8>,
     pub hidden: Ptr<u8>,
+    /// Working memory, which all calls share: they run one after the other.
     pub scratch: Ptr<u8>,
-    pub zeroed: Ptr<u8>,
-    pub need: &'a RefCell<ScratchNeed>,
+    /// Bytes of it that this call has asked for.
+    pub need: &'a Cell<usize>,
     pub kv: Option<KvPool>,
     pub slots: Option<SlotPool>,
     pub names: Vec<&'a str>,
@@ -131,18 +124,9 @@ impl Binding<'_> {
 
     /// Working memory of the call's own kernels, aligned to 256 bytes, with anything in it.
     pub fn scratch(&self, bytes: usize) -> Ptr<u8> {
-        let mut need = self.need.borrow_mut();
-        let at = need.plain;
-        need.plain += bytes.next_multiple_of(256);
+        let at = self.need.get();
+        self.need.set(at + bytes.next_multiple_of(256));
         self.scratch.plus_bytes(at)
-    }
-
-    /// The same, zero before the first step; kernels leave it zero.
-    pub fn zeroed_scratch(&self, bytes: usize) -> Ptr<u8> {
-        let mut need = self.need.borrow_mut();
-        let at = need.zeroed;
-        need.zeroed += bytes.next_multiple_of(256);
-        self.zeroed.plus_bytes(at)
     }
 
     /// The pages of the call's attention layer.
@@ -199,11 +183,4 @@ impl Binding<'_> {
             _ => Err(self.wrong(port, "another".into(), "but the call multiplies it".into())),
         }
     }
-}
-
-/// Bytes of a layer's page.
-pub(crate) fn page_bytes(types: KvTypes, dims: &mambo_kernel::AttentionDims) -> usize {
-    let bytes = types.page_bytes(dims);
-    debug_assert!(bytes.is_multiple_of(PAGE_TOKENS));
-    bytes
 }

@@ -11,6 +11,7 @@ pub(crate) mod embed;
 pub(crate) mod gated_group_norm;
 pub(crate) mod glu;
 pub(crate) mod matmul;
+pub(crate) mod moe_matmul;
 pub(crate) mod moe_route;
 pub(crate) mod moe_rows;
 pub(crate) mod norm;
@@ -34,11 +35,15 @@ pub(crate) fn declarations(arch: Arch) -> Vec<Declaration> {
         embed::declare,
         norm::declare,
         rope::declare,
+        matmul::declare,
+        moe_matmul::declare,
         add::declare,
         attention::declare,
         choose::declare,
         delta_scan::declare,
         gated_group_norm::declare,
+        matmul::declare,
+        moe_matmul::declare,
         moe_route::declare,
         short_conv::declare,
         ssm_conv::declare,

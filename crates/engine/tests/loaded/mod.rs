@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use mambo_checkpoint::Checkpoint;
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
+use mambo_cuda::{CudaBackend, CudaOptions};
 use mambo_engine::{Engine, EngineConfig, ModelGraphs, PrefixCacheConfig, Weights};
 use mambo_kernel::{
     Backend, KvScale, KvTypes, ReferenceBackend, Rollback, StateElem, WeightError, WeightPart, WeightSource,
@@ -17,9 +18,25 @@ use mambo_tensor::DType;
 pub const CASES: [&str; 9] =
     ["dense", "latent", "long", "moe", "mtp", "new-style", "odd", "router-groups", "small-dt"];
 
+/// The repository's files, where the test was built; below the current folder if it was carried to another machine.
+fn fixtures() -> PathBuf {
+    let built = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    if built.is_dir() { built } else { PathBuf::from("tests/fixtures") }
+}
+
+/// Whether the test runs on another machine than it was built on: for its GPU, since the CPU was tested there.
+fn is_carried() -> bool {
+    !Path::new(env!("CARGO_MANIFEST_DIR")).is_dir()
+}
+
 /// The folder of one golden checkpoint.
 pub fn folder(case: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/checkpoints").join(case)
+    fixtures().join("checkpoints").join(case)
+}
+
+/// The folder of one golden checkpoint of another family.
+pub fn family_folder(case: &str) -> PathBuf {
+    fixtures().join("families").join(case)
 }
 
 /// Checkpoints in formats with scales beside their codes.
@@ -27,7 +44,7 @@ pub const QUANTIZED: [&str; 4] = ["modelopt-nvfp4", "modelopt-fp8", "modelopt-mi
 
 /// The folder of one quantised checkpoint.
 pub fn quantized_folder(case: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/quant").join(case)
+    fixtures().join("quant").join(case)
 }
 
 /// Where a model runs.
@@ -37,19 +54,64 @@ pub enum On {
     Reference,
     /// The CPU backend with this instruction set and thread count.
     Cpu(Isa, usize),
+    /// The first GPU.
+    Cuda,
+}
+
+/// Kernels are compiled once for all tests.
+fn cuda_options() -> CudaOptions {
+    CudaOptions { device: 0, kernel_folder: Some(std::env::temp_dir().join("mambo-test-kernels")) }
 }
 
 impl On {
-    /// The reference and every instruction set of this machine.
+    /// The GPU of this machine, if it has one, every instruction set, and the reference.
     pub fn all() -> Vec<On> {
-        let mut all: Vec<On> = Isa::available().into_iter().map(|isa| On::Cpu(isa, 2)).collect();
-        all.push(On::Reference);
+        let mut all: Vec<On> = On::gpu().into_iter().collect();
+        if !is_carried() {
+            all.extend(Isa::available().into_iter().map(|isa| On::Cpu(isa, 2)));
+            all.push(On::Reference);
+        }
         all
+    }
+
+    /// The GPU, if there is one.
+    pub fn gpu() -> Option<On> {
+        match CudaBackend::check(&cuda_options()) {
+            Ok(_) => Some(On::Cuda),
+            Err(reason) if is_carried() => panic!("there is nothing to test here: {reason}"),
+            Err(_) => None,
+        }
+    }
+
+    /// What models run on unless a test says otherwise: the GPU if there is one, else all that the CPU can.
+    pub fn usual() -> On {
+        On::gpu().unwrap_or(On::cpu())
+    }
+
+    /// The CPU with all it can.
+    pub fn cpu() -> On {
+        On::Cpu(Isa::detect(), 2)
+    }
+
+    /// Backends that give the same bits as each other, for each kind of device.
+    pub fn alike() -> Vec<Vec<On>> {
+        let cpu = Isa::available().into_iter().flat_map(|isa| [1, 2, 3].map(|threads| On::Cpu(isa, threads)));
+        let cpu = if is_carried() { Vec::new() } else { cpu.collect() };
+        [cpu, On::gpu().into_iter().collect()]
+            .into_iter()
+            .filter(|group: &Vec<On>| !group.is_empty())
+            .collect()
+    }
+
+    /// How far logits may be off where `cpu` is what the CPU keeps to: products of a GPU round quantised weights to f16.
+    pub fn allowed(self, cpu: f32) -> f32 {
+        if matches!(self, On::Cuda) { cpu.max(5e-3) } else { cpu }
     }
 
     fn backend(self) -> Box<dyn Backend> {
         match self {
             On::Reference => Box::new(ReferenceBackend::new()),
+            On::Cuda => Box::new(CudaBackend::new(&cuda_options()).expect("the machine has one")),
             On::Cpu(isa, threads) => Box::new(
                 CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true })
                     .expect("the machine has it"),

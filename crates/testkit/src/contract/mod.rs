@@ -18,7 +18,7 @@ mod trial;
 use std::fmt;
 
 use mambo_kernel::case::Case;
-use mambo_kernel::{Backend, CacheTypes, Elem, Op, OpKind, Phase, Site, ops};
+use mambo_kernel::{Backend, CacheTypes, Elem, KernelRow, Op, OpKind, Phase, Site, ops};
 use mambo_tensor::DType;
 
 use cut::Cut;
@@ -54,25 +54,32 @@ impl fmt::Display for Report {
 /// Runs every kernel row of a backend over every case that the row accepts. The backend is cleared between cases and
 /// afterwards.
 pub fn check_all(backend: &mut dyn Backend) -> Report {
+    check_rows(backend, &|_| true)
+}
+
+/// The same for some rows alone.
+pub fn check_rows(backend: &mut dyn Backend, is_wanted: &dyn Fn(&KernelRow) -> bool) -> Report {
+    let wanted: Vec<bool> = backend.kernels().iter().map(is_wanted).collect();
     let rows = backend.kernels().iter().map(|row| (row.name.clone(), 0)).collect();
     let mut report = Report { rows, failures: Vec::new() };
     let privates = private_elems(backend);
-    let mut kinds: Vec<OpKind> = backend.kernels().iter().map(|row| row.op).collect();
+    let rows = backend.kernels().iter().zip(&wanted).filter(|(_, wanted)| **wanted);
+    let mut kinds: Vec<OpKind> = rows.map(|(row, _)| row.op).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    for kind in kinds {
+    for &kind in &kinds {
         let cases = match kind {
             OpKind::Quantize => privates.iter().flat_map(|elem| quantize_cases(*elem)).collect(),
             _ => ops::cases(kind),
         };
         for case in &cases {
-            check_case(backend, case, &privates, &mut report);
+            check_case(backend, case, &wanted, &privates, &mut report);
         }
         sizes::check(backend, kind, &cases, &mut report);
     }
     feeding::check(backend, &mut report);
-    for (name, count) in &report.rows {
-        if *count == 0 {
+    for (wanted, (name, count)) in wanted.iter().zip(&report.rows) {
+        if *count == 0 && *wanted {
             report.failures.push(format!("{name}: no case of its op is for this row"));
         }
     }
@@ -132,7 +139,13 @@ impl<'c> RowCase<'c> {
     }
 }
 
-fn check_case(backend: &mut dyn Backend, case: &Case, privates: &[Elem], report: &mut Report) {
+fn check_case(
+    backend: &mut dyn Backend,
+    case: &Case,
+    wanted: &[bool],
+    privates: &[Elem],
+    report: &mut Report,
+) {
     let offers = offers(backend, case);
     let is_chosen = |kernel: usize| {
         let first = |phase: &Phase| offers.iter().find(|(_, phases)| phases.contains(phase));
@@ -140,7 +153,7 @@ fn check_case(backend: &mut dyn Backend, case: &Case, privates: &[Elem], report:
     };
     let mut references: Vec<(Vec<Elem>, Wanted)> = Vec::new();
     let mut chosen: Option<(usize, Vec<OutputRows>)> = None;
-    for (kernel, phases) in &offers {
+    for (kernel, phases) in offers.iter().filter(|(kernel, _)| wanted[*kernel]) {
         report.rows[*kernel].1 += 1;
         let row = RowCase { case, kernel: *kernel, phases };
         let checked = check_row(backend, &row, &mut references).and_then(|(rows, slots)| {
