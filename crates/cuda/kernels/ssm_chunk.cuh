@@ -80,39 +80,39 @@ DEVICE void each_element(StatePiece& piece, const ChunkPlace& place, u32 part, V
     }
 }
 
-DEVICE void load_piece(StatePiece& piece, const ChunkPlace& place, u32 part, const float* words) {
-#if STATE_ELEM == STATE_F32 && HEAD_DIM % 2 == 0
+// Visits the pairs of channels: `visit(first, second, index of the first)`.
+template <class Visit>
+DEVICE void each_pair(StatePiece& piece, const ChunkPlace& place, u32 part, Visit visit) {
+    u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g, row = 32 * place.block + 2 * place.q;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g;
-            u32 row = 32 * place.block + 8 * i + 2 * place.q + j;
-            float2 pair = make_float2(0.0f, 0.0f);
-            if (channel < HEAD_DIM && row < STATE) pair = *(const float2*)(words + row * HEAD_DIM + channel);
-            piece.value[i][j] = pair.x, piece.value[i][j + 2] = pair.y;
-        }
+        for (int j = 0; j < 2; j++)
+            if (channel < HEAD_DIM && row + 8 * i + j < STATE)
+                visit(piece.value[i][j], piece.value[i][j + 2], (row + 8 * i + j) * HEAD_DIM + channel);
     }
-#else
+}
+
+DEVICE void load_piece(StatePiece& piece, const ChunkPlace& place, u32 part, const float* words) {
+#pragma unroll
     for (int i = 0; i < 4; i++)
+#pragma unroll
         for (int j = 0; j < 4; j++) piece.value[i][j] = 0.0f;
+#if HEAD_DIM % 2 == 0
+    each_pair(piece, place, part, [&](float& first, float& second, u32 index) {
+        float2 pair = load_state_pair<STATE_ELEM>(words, index);
+        first = pair.x, second = pair.y;
+    });
+#else
     each_element(piece, place, part, [&](float& value, u32 index) { value = load_state<STATE_ELEM>(words, index); });
 #endif
 }
 
 DEVICE void store_piece(StatePiece& piece, const ChunkPlace& place, u32 part, float* words) {
-#if STATE_ELEM == STATE_F32 && HEAD_DIM % 2 == 0
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g;
-            u32 row = 32 * place.block + 8 * i + 2 * place.q + j;
-            if (channel < HEAD_DIM && row < STATE)
-                *(float2*)(words + row * HEAD_DIM + channel) =
-                    make_float2(piece.value[i][j], piece.value[i][j + 2]);
-        }
-    }
+#if HEAD_DIM % 2 == 0
+    each_pair(piece, place, part, [&](float& first, float& second, u32 index) {
+        store_state_pair<STATE_ELEM>(words, index, make_float2(first, second));
+    });
 #else
     each_element(piece, place, part, [&](float& value, u32 index) { store_state<STATE_ELEM>(words, index, value); });
 #endif
@@ -166,7 +166,7 @@ struct Columns {
 
 #define ROW_VECTORS (N_PADDED / WIDTH)
 #define FETCHED_VECTORS (SSM_CHUNK * ROW_VECTORS / CHUNK_THREADS)
-#define FETCHED_X (SSM_CHUNK * PART_CHANNELS / CHUNK_THREADS)
+#define FETCHED_X ((SSM_CHUNK * PART_CHANNELS + CHUNK_THREADS - 1) / CHUNK_THREADS)
 
 // What a thread brings of a chunk.
 //
@@ -208,6 +208,7 @@ struct Fetched {
 #pragma unroll
         for (u32 i = 0; i < FETCHED_X; i++) {
             u32 at = i * CHUNK_THREADS + threadIdx.x, s = at / PART_CHANNELS, channel = at % PART_CHANNELS;
+            if (s >= SSM_CHUNK) break;
             shared.plain_x[s][channel] = x[i];
             put(shared.x, s, fragment_column(channel), x[i]);
         }
@@ -218,6 +219,7 @@ struct Fetched {
 template <class Rows>
 DEVICE void compute_rows(ChunkShared& shared, const Rows& rows, u32 part, u32 start, u32 fresh, u32 end) {
     constexpr u32 COLUMNS = 2 * STATE + PART_CHANNELS;
+#pragma unroll 1
     for (u32 i = threadIdx.x; i < (end - fresh) * COLUMNS; i += CHUNK_THREADS) {
         u32 s = fresh + i / COLUMNS, column = i % COLUMNS;
         if (column < STATE) {
@@ -249,21 +251,21 @@ DEVICE void sum_decays(ChunkShared& shared, float dt, float a) {
     shared.steps[s] = __fmul_rn(expf(__fsub_rn(last, sum)), dt);
 }
 
-// Sums of a product of split operands: of the high parts, and of each high with the other's low part.
+// Sums of a product of split operands: of the high parts, and of the high parts with the other's low ones.
 struct SplitSums {
-    float high[4], first_low[4], second_low[4];
+    float high[4], low[4];
 
     DEVICE SplitSums() {
-        for (int i = 0; i < 4; i++) high[i] = first_low[i] = second_low[i] = 0.0f;
+        for (int i = 0; i < 4; i++) high[i] = low[i] = 0.0f;
     }
 
     DEVICE void add(const u32* a_high, const u32* a_low, const u32* b_high, const u32* b_low) {
         mma_bf16(high, a_high, b_high[0], b_high[1]);
-        mma_bf16(first_low, a_low, b_high[0], b_high[1]);
-        mma_bf16(second_low, a_high, b_low[0], b_low[1]);
+        mma_bf16(low, a_low, b_high[0], b_high[1]);
+        mma_bf16(low, a_high, b_low[0], b_low[1]);
     }
 
-    DEVICE float operator[](int i) const { return __fadd_rn(high[i], __fadd_rn(first_low[i], second_low[i])); }
+    DEVICE float operator[](int i) const { return __fadd_rn(high[i], low[i]); }
 };
 
 // Weights of x_s in y_t, for tiles of 16 t and 8 s.
@@ -277,7 +279,7 @@ DEVICE void weigh(ChunkShared& shared, const ChunkPlace& place, u32 fresh, u32 e
             const u16* a_low = &shared.c.low[t0 + place.lane % 16][place.lane / 16 * 8];
             const u16* b_high = &shared.b.high[s0 + place.lane % 8][place.lane / 8 * 8];
             const u16* b_low = &shared.b.low[s0 + place.lane % 8][place.lane / 8 * 8];
-#pragma unroll 2
+#pragma unroll 1
             for (int n = 0; n < N_PADDED; n += 32) {
                 u32 bh[4], bl[4], ah[4], al[4];
                 load_matrices(bh, b_high + n);

@@ -4,6 +4,7 @@ use mambo_kernel::{Attention, AttentionDims, BackendError, KvElem, KvTypes, Op, 
 
 use super::binding::{Binding, DeviceFacts};
 use super::declaration::Declaration;
+use super::slot::most_shared_bytes;
 use crate::arch::Arch;
 use crate::launch::Launch;
 use crate::params::{CStruct, Ptr, View, c_struct};
@@ -145,15 +146,6 @@ impl Kernels {
 const TILE_ROWS: u32 = 8;
 /// Rows whose positions several blocks share.
 const DIVIDED_ROWS: usize = 64;
-
-/// Shared memory that a block can have, to know what is compiled where there is no device to ask.
-fn most_shared_bytes(arch: Arch) -> u32 {
-    match (arch.major, arch.minor) {
-        (8, 0) => 163 << 10,
-        (9 | 10, _) => 227 << 10,
-        _ => 99 << 10,
-    }
-}
 
 pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
     let released = AttentionDims { q_heads: 32, kv_heads: 2, head_dim: 128 };
