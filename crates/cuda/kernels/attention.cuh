@@ -35,6 +35,24 @@ DEVICE u8* page_at(const AttentionParams& p, const SegmentEntry& segment, u32 po
     return p.pages + (u64)p.step->pages[segment.first_page + position / PAGE_TOKENS] * p.page_bytes;
 }
 
+#define UNIT_PAGES (UNIT / PAGE_TOKENS)
+
+// The pages of a unit, looked up once; those beyond the last position that is looked at stand for nothing.
+struct UnitPages {
+    u8* pages[UNIT_PAGES];
+
+    DEVICE UnitPages(const AttentionParams& p, const SegmentEntry& segment, u32 unit, u32 last) {
+#pragma unroll
+        for (u32 i = 0; i < UNIT_PAGES; i++) pages[i] = page_at(p, segment, min(unit * UNIT + i * PAGE_TOKENS, last));
+    }
+
+    // The page of a position, counted within the unit.
+    DEVICE u8* of(u32 j) const {
+        static_assert(UNIT_PAGES == 2, "a unit has two pages");
+        return j < PAGE_TOKENS ? pages[0] : pages[1];
+    }
+};
+
 DEVICE u8* key_head(u8* page, u32 head) {
     return page + head * Stored<K_ELEM>::head_bytes;
 }

@@ -53,10 +53,12 @@ template <int THREAD_COUNT>
 DEVICE void copy_unit(UnitShared& to, const AttentionParams& p, const SegmentEntry& segment, u32 kv_head, u32 unit,
                       u32 first, u32 last) {
     constexpr u32 VECTORS = HEAD_DIM / 8;
+    UnitPages pages(p, segment, unit, last);
+#pragma unroll
     for (u32 i = threadIdx.x; i < UNIT * VECTORS; i += THREAD_COUNT) {
         u32 j = i / VECTORS, d = i % VECTORS * 8, position = unit * UNIT + j;
         bool is_there = position >= first && position <= last;
-        u8* page = page_at(p, segment, is_there ? position : last);
+        u8* page = pages.of(j);
         u32 offset = 2 * (position % PAGE_TOKENS * HEAD_DIM + d);
         copy_16(&to.k[j][d], key_head(page, kv_head) + offset, is_there);
         copy_16(&to.v[j][d], value_head(page, kv_head) + offset, is_there);
