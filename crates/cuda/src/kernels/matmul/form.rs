@@ -30,7 +30,7 @@ pub(super) const TILE_ROWS: usize = 16;
 /// Columns of a tile.
 pub(super) const TILE_COLS: usize = activation::TILE_COLS;
 /// Bytes of weights that a warp copies at a time.
-const CHUNK_BYTES: usize = 1300;
+const CHUNK_BYTES: usize = 2400;
 
 /// How tiles of a weight are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
