@@ -284,3 +284,25 @@ impl Product<'_> {
         Launch::new(kernel, &params).grid(grid).block(narrow(32 * PLAIN_WARPS))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::matmul::form::{OWN_TYPES, held};
+
+    #[test]
+    fn blocks_of_few_rows_fit() {
+        for dtype in OWN_TYPES {
+            let Some(Form::Tiles(tiles)) = held(dtype).map(|held| held.form) else { continue };
+            for (available, cols) in
+                [(99 << 10, 2688), (163 << 10, 4096), (227 << 10, 2688), (227 << 10, 28672)]
+            {
+                for rows in [1, 2, 5, 8, 40] {
+                    let sizes = few_sizes(tiles, rows, cols, available);
+                    assert!(sizes.shared_bytes + FEW_SHARED <= available, "{dtype} {rows} x {cols}");
+                    assert!(sizes.tile_rows <= FEW_ROWS && sizes.ring_stages >= FEW_LEAST_STAGES);
+                }
+            }
+        }
+    }
+}
