@@ -118,8 +118,9 @@ DEVICE void group_barrier(u32 group) {
 struct Items {
     u32 units, first, end, group;
 
+    // The end of the items of an item's tile of rows. With one tile there is nothing to divide.
     DEVICE u32 tile_end(u32 item) const {
-        return min((item / units + 1) * units, end);
+        return end <= units ? end : min((item / units + 1) * units, end);
     }
     // The group's first item of the tile that starts at `begin`, or of a later one.
     DEVICE u32 from_tile(u32 begin) const {
@@ -159,6 +160,7 @@ struct Weights {
     u64 unit_bytes;
     u32 slice_tiles, chunks, stages, ring_at, barriers_at, lane;
     // What is copied next, and to where.
+    const u8* next_from;
     u32 next_item, next_chunk, next_stage;
     // Copies before the first was waited for.
     u32 started;
@@ -171,17 +173,23 @@ struct Weights {
     // Starts the next copy, if anything is left.
     DEVICE void copy(const MatmulParams& p, const Items& items, const RowTiles& row_tiles) {
         if (next_item == NO_ITEM) return;
-        const u8* from = tiles + row_tiles.unit(p, next_item) * unit_bytes + next_chunk * CHUNK_BYTES;
         u32 to = ring_at + next_stage * CHUNK_BYTES;
-        warp_copy(to, from, count(next_chunk) * TILE_BYTES, barriers_at + 8 * next_stage, lane);
+        warp_copy(to, next_from, count(next_chunk) * TILE_BYTES, barriers_at + 8 * next_stage, lane);
+        next_from += CHUNK_BYTES;
         if (++next_stage == stages) next_stage = 0;
         if (++next_chunk == chunks) {
             next_chunk = 0;
             next_item = items.after(next_item);
+            find(p, row_tiles);
         }
+    }
+    // Where the weights of the next item are.
+    DEVICE void find(const MatmulParams& p, const RowTiles& row_tiles) {
+        if (next_item != NO_ITEM) next_from = tiles + row_tiles.unit(p, next_item) * unit_bytes;
     }
     DEVICE void begin(const MatmulParams& p, const Items& items, const RowTiles& row_tiles) {
         next_item = chunks == 0 ? NO_ITEM : items.from_tile(items.first);
+        find(p, row_tiles);
         for (started = 0; started < stages && next_item != NO_ITEM; started++) copy(p, items, row_tiles);
     }
     // Waits for a chunk; where it is.

@@ -30,7 +30,7 @@ pub(super) const TILE_ROWS: usize = 16;
 /// Columns of a tile.
 pub(super) const TILE_COLS: usize = activation::TILE_COLS;
 /// Bytes of weights that a warp copies at a time.
-const CHUNK_BYTES: usize = 1300;
+const CHUNK_BYTES: usize = 2400;
 
 /// How tiles of a weight are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -196,5 +196,31 @@ pub(super) fn define_stored(kernel: Specialisation, dtype: DType) -> Specialisat
     match dtype {
         DType::Affine(affine) => define_affine(kernel, affine),
         _ => kernel.define("STORED", format!("STORED_{}", dtype.name().to_uppercase())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_of_weights_is_held() {
+        for dtype in DType::all() {
+            let is_weight = dtype.is_quantized() || OWN_TYPES.contains(&dtype) || dtype == DType::F8E5M2;
+            assert_eq!(held(dtype).is_some(), is_weight, "{dtype}");
+        }
+    }
+
+    #[test]
+    fn tiles_take_about_as_many_bits_as_files() {
+        for dtype in OWN_TYPES {
+            let Some(Held { form: Form::Tiles(tiles), .. }) = held(dtype) else { continue };
+            let bits = tiles.tile_bytes() as f64 * 8.0 / (TILE_ROWS * TILE_COLS) as f64;
+            assert!(
+                bits >= dtype.bits_per_weight() - 1e-9 && bits <= dtype.bits_per_weight() + 0.51,
+                "{dtype}: {bits}"
+            );
+            assert!(tiles.tile_bytes().is_multiple_of(16), "{dtype}");
+        }
     }
 }

@@ -55,8 +55,6 @@ c_struct! {
         pub order: Ptr<u32>,
         pub experts: u32,
         pub tile_rows: u32,
-        /// Whether the experts of all pairs have room in shared memory.
-        pub is_staged: u32,
     }
 
     pub(super) struct MatmulPlainParams {

@@ -19,7 +19,7 @@ const FEW_GROUP_THREADS: usize = 128;
 const FEW_SUMS: usize = 20;
 /// Stages of a warp's ring of weights, and the fewest that keep it busy.
 const FEW_STAGES: usize = 16;
-const FEW_LEAST_STAGES: usize = 4;
+const FEW_LEAST_STAGES: usize = 2;
 /// Shared memory of a block of few rows beside its rings, rows and sums.
 const FEW_SHARED: usize = 12 << 10;
 /// Pairs of token and expert, and experts, that a block of few rows sorts by itself.
@@ -42,7 +42,7 @@ const SOME_SHARED: usize = 3 << 10;
 const TILED_ROWS: [usize; 2] = [32, 64];
 const TILED_THREADS: u32 = 256;
 const TILED_STAGES: usize = 4;
-const SORT_WARPS: usize = 32;
+const SORT_THREADS: u32 = 1024;
 const PLAIN_WARPS: usize = 8;
 
 /// Shared memory of a block of few rows: rows of a tile, and stages of every warp's ring.
@@ -253,8 +253,6 @@ impl Product<'_> {
         params.row_tiles = sorted.row_tiles;
         params.row_tile_count = sorted.row_tile_count;
         params.order = sorted.order;
-        let (counts, staged) = ((SORT_WARPS + 1) * experts * size_of::<u32>(), rows * size_of::<u16>());
-        let is_staged = counts + staged <= self.facts().shared_bytes as usize;
         let sort = MoeSortParams {
             step: params.step,
             ids: params.ids,
@@ -263,10 +261,8 @@ impl Product<'_> {
             order: sorted.order,
             experts: params.experts,
             tile_rows: narrow(tile_rows),
-            is_staged: u32::from(is_staged),
         };
-        let shared = if is_staged { counts + staged } else { counts };
-        Launch::new(sort_kernel(), &sort).block(narrow(32 * SORT_WARPS)).shared(narrow(shared))
+        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(experts * size_of::<u32>()))
     }
 
     fn plain(&self) -> Launch {
@@ -286,5 +282,27 @@ impl Product<'_> {
         let grid = [narrow(blocks), narrow(self.rows().div_ceil(sizes.rows)), 1];
         let kernel = plain_kernel(self.ids.is_some(), sizes);
         Launch::new(kernel, &params).grid(grid).block(narrow(32 * PLAIN_WARPS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::matmul::form::{OWN_TYPES, held};
+
+    #[test]
+    fn blocks_of_few_rows_fit() {
+        for dtype in OWN_TYPES {
+            let Some(Form::Tiles(tiles)) = held(dtype).map(|held| held.form) else { continue };
+            for (available, cols) in
+                [(99 << 10, 2688), (163 << 10, 4096), (227 << 10, 2688), (227 << 10, 28672)]
+            {
+                for rows in [1, 2, 5, 8, 40] {
+                    let sizes = few_sizes(tiles, rows, cols, available);
+                    assert!(sizes.shared_bytes + FEW_SHARED <= available, "{dtype} {rows} x {cols}");
+                    assert!(sizes.tile_rows <= FEW_ROWS && sizes.ring_stages >= FEW_LEAST_STAGES);
+                }
+            }
+        }
     }
 }
