@@ -51,8 +51,8 @@ pub(super) fn check(
 ) {
     let mut cases: Vec<&Case> = cases.iter().collect();
     cases.sort_by_key(|case| size(case));
-    for kernel in 0..report.rows.len() {
-        if backend.kernels()[kernel].op != kind || !wanted[kernel] {
+    for (kernel, wanted) in wanted.iter().enumerate() {
+        if backend.kernels()[kernel].op != kind || !wanted {
             continue;
         }
         let offer = cases.iter().find_map(|case| {
