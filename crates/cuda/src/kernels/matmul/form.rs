@@ -146,7 +146,7 @@ impl Form {
 impl Tiles {
     /// Words of a lane's scales and offsets.
     fn line_words(self) -> usize {
-        let groups = if self.group == 0 { 0 } else { TILE_COLS / self.group };
+        let groups = TILE_COLS.checked_div(self.group).unwrap_or(0);
         groups * if self.coding == Coding::Line { 2 } else { 1 }
     }
 
