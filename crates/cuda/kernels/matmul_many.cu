@@ -119,9 +119,7 @@ struct Consumer {
         Fragment fragment;
         load_fragment(FromShared{stage_at + weights_at}, lane, fragment);
         unpack_tile(fragment, a);
-#ifndef NO_FENCE
         fence_for_products();
-#endif
         products_begin();
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
