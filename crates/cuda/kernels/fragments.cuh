@@ -6,8 +6,9 @@
 // then for every g the words of scales and of offsets: of each group of GROUP columns one word with the f16 of row g
 // and of row g + 8. A tile becomes 16 words of f16 pairs (of bf16 pairs where weights are bf16) for the four steps.
 //
-// What a code is, CODING: 4 or 5 or 6 or 8 bits with a zero in the middle (LINEAR), the same with an offset in place
-// of the zero (LINE), a step of iq4 (STEPS), an e2m1 (E2M1), an e4m3 (E4M3), or 16 bits that need no decoding (PLAIN).
+// What a code is, CODING: 4 or 5 or 6 or 8 bits with a zero in the middle (LINEAR), the same with an offset (LINE), a step
+// of iq4 (STEPS), an e2m1 (E2M1), an e4m3 (E4M3), or 16 bits that need no decoding (PLAIN). Offsets count from the middle
+// of the codes, where most groups have them near zero, so that rounding them to f16 loses little.
 #pragma once
 #include "common.cuh"
 
@@ -132,7 +133,7 @@ DEVICE u32 code_pair(const Fragment& fragment, int kk, int i) {
             return (bytes & 0x80008000u) | (bytes >> 1 & 0x3f803f80u);
         }
         u32 number = __byte_perm(word, 0x64646464u, i % 2 == 0 ? 0x4140 : 0x4342);
-        return f16x2_add(number, CODING == CODING_LINE ? 0xe400e400u : 0xe480e480u);
+        return f16x2_add(number, 0xe480e480u);
     }
     u32 word = fragment.codes[kk] >> (4 * i);
     if (CODING == CODING_E2M1) {
@@ -140,11 +141,17 @@ DEVICE u32 code_pair(const Fragment& fragment, int kk, int i) {
         u32 number = (word << 12 & 0x80008000u) | (word << 9 & 0x0e000e00u);
         return f16x2_mul(number, 0x74007400u);
     }
+    if (BITS == 4) {
+        // The upper nibble of a byte is read in place, as sixteen times its code: a shift less.
+        u32 pair = fragment.codes[kk] >> (i / 2 * 8);
+        if (i % 2 == 0) return f16x2_add((pair & 0x000f000fu) | 0x64006400u, 0xe408e408u);
+        return f16x2_fma((pair & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u);
+    }
     u32 number = (word & 0x000f000fu) | 0x64006400u;
     if (BITS == 5) number |= (fragment.codes[BITS - 1] >> (kk * 4 + i) & 0x00010001u) << 4;
     if (BITS == 6) number |= (fragment.codes[BITS - 2 + kk / 2] >> (kk % 2 * 8 + 2 * i) & 0x00030003u) << 4;
     // 1024 and the zero.
-    const u32 zero = CODING == CODING_LINE ? 0xe400e400u : BITS == 4 ? 0xe408e408u : BITS == 5 ? 0xe410e410u : 0xe420e420u;
+    const u32 zero = BITS == 5 ? 0xe410e410u : 0xe420e420u;
     return f16x2_add(number, zero);
 }
 

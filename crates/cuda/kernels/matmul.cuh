@@ -7,6 +7,7 @@
 #pragma once
 #include "fragments.cuh"
 #include "mma.cuh"
+#include "ring.cuh"
 
 // -DPARTS: of an activation, 1 for f16 and 2 for bf16 + bf16. -DEXPERTS: 1 where every row has an expert of its own.
 #define SLICES 4
@@ -18,10 +19,6 @@
 #define EPILOGUE_NONE 0
 #define EPILOGUE_RELU2 1
 #define EPILOGUE_RESIDUAL 2
-
-DEVICE u32 shared_address(const void* at) {
-    return (u32)__cvta_generic_to_shared(at);
-}
 
 // Four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
 DEVICE void load_matrices(u32 address, u32* to) {

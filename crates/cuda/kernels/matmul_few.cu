@@ -1,15 +1,18 @@
 // matmul and moe_matmul of few rows: y = W x for up to eight rows at a time, or for the rows of each chosen expert.
 //
 // A work item is a unit of 16 outputs times a tile of up to eight rows. Four warps share it, a slice of the columns
-// each; blocks take consecutive items, so that most have one tile of rows, which waits in shared memory. A warp holds
-// DEPTH tiles of weights in registers and loads the next into each as soon as it is used, across items; without experts
-// the first are on their way before the kernel's inputs are ready.
+// each; blocks take consecutive items, so that most have one tile of rows, which waits in shared memory. A warp streams
+// the weights of its slice, item after item, through a ring of its own in shared memory; without experts the first are
+// on their way before the kernel's inputs are ready. Blocks take at most half of a multiprocessor, so that the next
+// kernel's can begin beside them.
 // Bytes: every weight once per tile of rows. FLOPs: 2 per weight and row, of which the matrix units take eight at once.
 #include "matmul.cuh"
 
-#define GROUPS 2
+// -DGROUPS of four warps, -DCHUNK tiles that are copied at a time.
 #define GROUP_THREADS (32 * SLICES)
 #define THREADS (GROUPS * GROUP_THREADS)
+#define CHUNK_BYTES (CHUNK * TILE_BYTES)
+#define MOST_STAGES 16
 #define MOST_ROWS 8
 // Floats from one row's sums to the next; so that lanes meet in no bank.
 #define SUMS_STRIDE 20
@@ -19,7 +22,7 @@
 #define MOST_EXPERTS 512
 
 struct Shared {
-    float sums[2][GROUPS][SLICES][MOST_ROWS][SUMS_STRIDE];
+    u64 barriers[GROUPS * SLICES][MOST_STAGES];
     u32 rows[MOST_ROWS];
     float scales[MOST_ROWS];
 };
@@ -28,9 +31,11 @@ struct Shared {
 struct ByExpert {
     u32 tiles;
     u16 order[MOST_PAIRS];
+    u16 expert[MOST_PAIRS];
     u16 rank[MOST_PAIRS];
     u16 tile_expert[MOST_PAIRS];
     u16 tile_first[MOST_PAIRS];
+    u16 tile_count[MOST_PAIRS];
     u16 count[MOST_EXPERTS];
     u16 first[MOST_EXPERTS];
 };
@@ -44,13 +49,36 @@ DEVICE u32 scan(u32 value, u32 lane) {
     return value;
 }
 
+// Groups up to 32 output rows by expert, in one warp; the rows of tile t are listed from t · tile_rows.
+DEVICE void group_by_expert(const MatmulParams& p, ByExpert& by, u32 pairs, u32 lane) {
+    u32 expert = lane < pairs ? expert_of(p, lane) : p.experts + lane;
+    u32 same = __match_any_sync(ALL_LANES, expert);
+    u32 rank = __popc(same & ((1u << lane) - 1)), in_tile = rank % p.tile_rows;
+    bool is_first = lane < pairs && in_tile == 0;
+    u32 firsts = __ballot_sync(ALL_LANES, is_first);
+    u32 tile = __popc(firsts & ((1u << lane) - 1));
+    // The tile of a row that is not first is that of the first of its tile.
+    for (u32 left = 0; left < 32; left++) {
+        u32 from_rank = __shfl_sync(ALL_LANES, rank, left), from_tile = __shfl_sync(ALL_LANES, tile, left);
+        if ((same >> left & 1) && from_rank == rank - in_tile) tile = from_tile;
+    }
+    if (lane < pairs) by.order[tile * p.tile_rows + in_tile] = (u16)lane;
+    if (is_first) {
+        by.tile_expert[tile] = (u16)expert;
+        by.tile_first[tile] = (u16)(tile * p.tile_rows);
+        by.tile_count[tile] = (u16)min(__popc(same) - rank, p.tile_rows);
+    }
+    if (lane == 0) by.tiles = __popc(firsts);
+}
+
 // Sorts the output rows by expert, in one warp; within an expert they keep their order.
 DEVICE void sort_by_expert(const MatmulParams& p, ByExpert& by, u32 pairs, u32 lane) {
     for (u32 expert = lane; expert < p.experts; expert += 32) by.count[expert] = 0;
+    for (u32 pair = lane; pair < pairs; pair += 32) by.expert[pair] = (u16)expert_of(p, pair);
     __syncwarp();
     for (u32 first = 0; first < pairs; first += 32) {
         u32 pair = first + lane;
-        u32 expert = pair < pairs ? expert_of(p, pair) : MOST_EXPERTS + lane;
+        u32 expert = pair < pairs ? by.expert[pair] : MOST_EXPERTS + lane;
         u32 same = __match_any_sync(ALL_LANES, expert);
         u32 before = pair < pairs ? by.count[expert] : 0;
         __syncwarp();
@@ -69,24 +97,17 @@ DEVICE void sort_by_expert(const MatmulParams& p, ByExpert& by, u32 pairs, u32 l
         u32 row_end = rows + scan(count, lane), tile_end = tiles + scan(needed, lane);
         if (count > 0) by.first[expert] = (u16)(row_end - count);
         for (u32 i = 0; i < needed; i++) {
-            by.tile_expert[tile_end - needed + i] = (u16)expert;
-            by.tile_first[tile_end - needed + i] = (u16)(row_end - count + i * p.tile_rows);
+            u32 tile = tile_end - needed + i;
+            by.tile_expert[tile] = (u16)expert;
+            by.tile_first[tile] = (u16)(row_end - count + i * p.tile_rows);
+            by.tile_count[tile] = (u16)min(count - i * p.tile_rows, p.tile_rows);
         }
         rows = __shfl_sync(ALL_LANES, row_end, 31);
         tiles = __shfl_sync(ALL_LANES, tile_end, 31);
     }
     __syncwarp();
-    for (u32 pair = lane; pair < pairs; pair += 32) by.order[by.first[expert_of(p, pair)] + by.rank[pair]] = (u16)pair;
+    for (u32 pair = lane; pair < pairs; pair += 32) by.order[by.first[by.expert[pair]] + by.rank[pair]] = (u16)pair;
     if (lane == 0) by.tiles = tiles;
-}
-
-// Copies 16 bytes to shared memory without waiting.
-DEVICE void copy_async(u32 to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-DEVICE void wait_for_copies() {
-    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
 }
 
 DEVICE void group_barrier(u32 group) {
@@ -97,8 +118,9 @@ DEVICE void group_barrier(u32 group) {
 struct Items {
     u32 units, first, end, group;
 
+    // The end of the items of an item's tile of rows. With one tile there is nothing to divide.
     DEVICE u32 tile_end(u32 item) const {
-        return min((item / units + 1) * units, end);
+        return end <= units ? end : min((item / units + 1) * units, end);
     }
     // The group's first item of the tile that starts at `begin`, or of a later one.
     DEVICE u32 from_tile(u32 begin) const {
@@ -112,29 +134,83 @@ struct Items {
     }
 };
 
-// A warp's weights: the tiles of its slice, of one item after the other, DEPTH at a time.
+// Tiles of rows, and the weights that each is multiplied with.
+struct RowTiles {
+    const ByExpert* by;
+    u32 rows;
+
+    DEVICE RowTile at(const MatmulParams& p, u32 index) const {
+        if (!EXPERTS) return {0, index * p.tile_rows, min(rows - index * p.tile_rows, p.tile_rows), 0};
+        if (p.row_tiles != nullptr) return p.row_tiles[index];
+        return {by->tile_expert[index], by->tile_first[index], by->tile_count[index], 0};
+    }
+    DEVICE u32 row(const MatmulParams& p, u32 place) const {
+        if (!EXPERTS) return place;
+        return p.row_tiles != nullptr ? p.order[place] : by->order[place];
+    }
+    // The unit of weights of an item, counted over all experts.
+    DEVICE u32 unit(const MatmulParams& p, u32 item) const {
+        return at(p, item / p.units).expert * p.units + item % p.units;
+    }
+};
+
+// A warp's weights: the chunks of its slice, of one item after the other, in a ring.
 struct Weights {
     const u8* tiles;
     u64 unit_bytes;
-    u32 slice_tiles;
-    u32 lane;
-    Fragment held[DEPTH];
+    u32 slice_tiles, chunks, stages, ring_at, barriers_at, lane;
+    // What is copied next, and to where.
+    const u8* next_from;
+    u32 next_item, next_chunk, next_stage;
+    // Copies before the first was waited for.
+    u32 started;
+    // What is read next.
+    u32 stage, parity;
 
-    DEVICE FromGlobal at(u32 unit, u32 round) const {
-        return FromGlobal{tiles + unit * unit_bytes + round * (DEPTH * TILE_BYTES)};
+    DEVICE u32 count(u32 chunk) const {
+        return min(slice_tiles - chunk * CHUNK, (u32)CHUNK);
     }
-    DEVICE u32 count(u32 round) const {
-        return min(slice_tiles - round * DEPTH, (u32)DEPTH);
+    // Starts the next copy, if anything is left.
+    DEVICE void copy(const MatmulParams& p, const Items& items, const RowTiles& row_tiles) {
+        if (next_item == NO_ITEM) return;
+        u32 to = ring_at + next_stage * CHUNK_BYTES;
+        warp_copy(to, next_from, count(next_chunk) * TILE_BYTES, barriers_at + 8 * next_stage, lane);
+        next_from += CHUNK_BYTES;
+        if (++next_stage == stages) next_stage = 0;
+        if (++next_chunk == chunks) {
+            next_chunk = 0;
+            next_item = items.after(next_item);
+            find(p, row_tiles);
+        }
     }
-    DEVICE void load(FromGlobal from, int d) {
-        load_fragment(FromGlobal{from.at + d * TILE_BYTES}, lane, held[d]);
+    // Where the weights of the next item are.
+    DEVICE void find(const MatmulParams& p, const RowTiles& row_tiles) {
+        if (next_item != NO_ITEM) next_from = tiles + row_tiles.unit(p, next_item) * unit_bytes;
+    }
+    DEVICE void begin(const MatmulParams& p, const Items& items, const RowTiles& row_tiles) {
+        next_item = chunks == 0 ? NO_ITEM : items.from_tile(items.first);
+        find(p, row_tiles);
+        for (started = 0; started < stages && next_item != NO_ITEM; started++) copy(p, items, row_tiles);
+    }
+    // Waits for a chunk; where it is.
+    DEVICE u32 wait() const {
+        barrier_wait(barriers_at + 8 * stage, parity);
+        return ring_at + stage * CHUNK_BYTES;
+    }
+    DEVICE void advance() {
+        if (++stage == stages) {
+            stage = 0;
+            parity ^= 1;
+        }
     }
 };
 
 // Multiplies a tile of weights with 64 columns of the rows.
-DEVICE void multiply_tile(const Fragment& weights, u32 x, u32 part_bytes, float (&sums)[PARTS][4]) {
+DEVICE void multiply_tile(u32 weights_at, u32 lane, u32 x, u32 part_bytes, float (&sums)[PARTS][4]) {
+    Fragment fragment;
+    load_fragment(FromShared{weights_at}, lane, fragment);
     u32 a[16];
-    unpack_tile(weights, a);
+    unpack_tile(fragment, a);
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
         u32 b[8];
@@ -146,135 +222,126 @@ DEVICE void multiply_tile(const Fragment& weights, u32 x, u32 part_bytes, float 
 }
 
 // Brings the rows of a tile to shared memory. All threads of the block take part.
-DEVICE void load_rows(const MatmulParams& p, const RowTile& tile, const ByExpert* by, Shared& shared, u8* x, u32 stride) {
+DEVICE void load_rows(const MatmulParams& p, const RowTiles& row_tiles, const RowTile& tile, Shared& shared, u32 x, u32 stride) {
     for (u32 r = 0; r < tile.count; r++) {
-        u32 row = tile.first + r;
-        if (EXPERTS) row = p.order != nullptr ? p.order[row] : by->order[row];
+        u32 row = row_tiles.row(p, tile.first + r);
         const u8* from = input_row(p, row);
-        for (u32 at = threadIdx.x * 16; at < VALUE_BYTES(p); at += THREADS * 16)
-            copy_async(shared_address(x + r * stride + at), from + at);
+        for (u32 at = threadIdx.x * 16; at < VALUE_BYTES(p); at += THREADS * 16) copy_async(x + r * stride + at, from + at);
         if (threadIdx.x == r) {
             shared.rows[r] = row;
             shared.scales[r] = row_scale(p, from);
         }
     }
-    wait_for_copies();
+    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
 }
 
 // Adds the slices of an item and stores its outputs.
-DEVICE void finish_item(const MatmulParams& p, const RowTile& tile, u32 unit, Shared& shared, u32 parity, u32 group) {
+DEVICE void finish_item(const MatmulParams& p, const RowTile& tile, u32 unit, const Shared& shared, const float* sums) {
     u32 thread = threadIdx.x % GROUP_THREADS;
     u32 r = thread / TILE_ROWS, out = thread % TILE_ROWS, col = unit * TILE_ROWS + out;
     if (r >= tile.count || col >= p.out.cols) return;
-    float sum = shared.sums[parity][group][0][r][out];
+    float sum = sums[r * SUMS_STRIDE + out];
 #pragma unroll
-    for (int slice = 1; slice < SLICES; slice++) sum += shared.sums[parity][group][slice][r][out];
+    for (int slice = 1; slice < SLICES; slice++) sum += sums[(slice * p.tile_rows + r) * SUMS_STRIDE + out];
     float factor = p.factors[((u64)tile.expert * p.units + unit) * TILE_ROWS + out];
     store_output(p, shared.rows[r], col, sum, factor, shared.scales[r]);
 }
 
-KERNEL __launch_bounds__(THREADS, BLOCKS) matmul_few(const __grid_constant__ MatmulParams p) {
-    extern __shared__ __align__(16) u8 x[];
+KERNEL __launch_bounds__(THREADS, 2) matmul_few(const __grid_constant__ MatmulParams p) {
+    extern __shared__ __align__(128) u8 memory[];  // rings of all warps, rows, sums
     __shared__ Shared shared;
+    RowTiles row_tiles;
 #if EXPERTS
     __shared__ ByExpert by_expert;
-    ByExpert* by = &by_expert;
-#else
-    ByExpert* by = nullptr;
+    row_tiles.by = &by_expert;
 #endif
-    u32 lane = threadIdx.x & 31, group = threadIdx.x / GROUP_THREADS, slice = threadIdx.x / 32 % SLICES;
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, group = warp / SLICES, slice = warp % SLICES;
     u32 first_tile = slice_start(slice, p.col_tiles);
     Weights weights;
     weights.unit_bytes = (u64)p.col_tiles * TILE_BYTES;
     weights.tiles = p.tiles + (u64)first_tile * TILE_BYTES;
     weights.slice_tiles = slice_start(slice + 1, p.col_tiles) - first_tile;
+    weights.chunks = (weights.slice_tiles + CHUNK - 1) / CHUNK;
+    weights.stages = p.ring_stages;
+    weights.ring_at = shared_address(memory) + warp * p.ring_stages * CHUNK_BYTES;
+    weights.barriers_at = shared_address(shared.barriers[warp]);
     weights.lane = lane;
-    u32 rounds = max((weights.slice_tiles + DEPTH - 1) / DEPTH, 1u);
+    weights.next_chunk = weights.next_stage = weights.started = weights.stage = weights.parity = 0;
+    u32 x = shared_address(memory) + GROUPS * SLICES * p.ring_stages * CHUNK_BYTES, stride = VALUE_BYTES(p) + 16;
+    u32 group_sums = SLICES * p.tile_rows * SUMS_STRIDE;
+    float* sums_at = (float*)(memory + (x - shared_address(memory)) + p.tile_rows * stride) + group * 2 * group_sums;
+    if (lane < p.ring_stages) barrier_init(weights.barriers_at + 8 * lane, COPY_ARRIVALS);
+    barrier_init_fence();
+    __syncwarp();
     start_dependents();
 
-    // With one tile of rows the shares of the blocks, and so the first weights, are known before the inputs are.
-    bool is_one_tile = !EXPERTS && p.most_rows <= p.tile_rows;
     Items items = {p.units, 0, 0, group};
-    auto share = [&](u32 row_tiles) {
-        u64 total = (u64)row_tiles * p.units;
+    auto share = [&](u32 count) {
+        u64 total = (u64)count * p.units;
         items.first = (u32)(total * blockIdx.x / gridDim.x);
         items.end = (u32)(total * (blockIdx.x + 1) / gridDim.x);
     };
-    auto tile_at = [&](u32 index, u32 rows) -> RowTile {
-        if (!EXPERTS) return {0, index * p.tile_rows, min(rows - index * p.tile_rows, p.tile_rows), 0};
-        if (p.row_tiles != nullptr) return p.row_tiles[index];
-        u32 expert = by->tile_expert[index], first = by->tile_first[index];
-        return {expert, first, min(by->first[expert] + by->count[expert] - first, p.tile_rows), 0};
-    };
-    auto unit_of = [&](u32 item) -> u32 {
-        u32 expert = EXPERTS ? (p.row_tiles != nullptr ? p.row_tiles[item / p.units].expert : by->tile_expert[item / p.units]) : 0;
-        return expert * p.units + item % p.units;
-    };
-    auto begin = [&]() -> u32 {
-        u32 item = items.from_tile(items.first);
-        if (item == NO_ITEM) return item;
-        FromGlobal from = weights.at(unit_of(item), 0);
-        u32 count = weights.count(0);
-#pragma unroll
-        for (int d = 0; d < DEPTH; d++)
-            if (d < count) weights.load(from, d);
-        return item;
-    };
-    u32 item = NO_ITEM;
+    // With one tile of rows the shares of the blocks, and so the first weights, are known before the inputs are.
+    bool is_one_tile = !EXPERTS && p.most_rows <= p.tile_rows;
     if (is_one_tile) {
         share(1);
-        item = begin();
+        weights.begin(p, items, row_tiles);
     }
     wait_for_inputs();
-    u32 rows = row_count(p.step, p.out);
-    if (rows == 0) return;
+    row_tiles.rows = row_count(p.step, p.out);
+    if (row_tiles.rows == 0) {
+        // Copies must have ended before the block does.
+        for (u32 i = 0; i < weights.started; i++) barrier_wait(weights.barriers_at + 8 * i, 0);
+        return;
+    }
     if (!is_one_tile) {
-        u32 row_tiles = (rows + p.tile_rows - 1) / p.tile_rows;
-        if (EXPERTS && p.row_tiles == nullptr) {
-            if (threadIdx.x < 32) sort_by_expert(p, *by, rows, lane);
+        u32 count = (row_tiles.rows + p.tile_rows - 1) / p.tile_rows;
+#if EXPERTS
+        if (p.row_tiles != nullptr) {
+            count = *p.row_tile_count;
+        } else {
+            if (warp == 0 && row_tiles.rows <= 32) group_by_expert(p, by_expert, row_tiles.rows, lane);
+            else if (warp == 0) sort_by_expert(p, by_expert, row_tiles.rows, lane);
             __syncthreads();
-            row_tiles = by->tiles;
-        } else if (EXPERTS) {
-            row_tiles = *p.row_tile_count;
+            count = by_expert.tiles;
         }
-        share(row_tiles);
-        item = begin();
+#endif
+        share(count);
+        weights.begin(p, items, row_tiles);
     }
 
-    u32 stride = VALUE_BYTES(p) + 16, parity = 0;
+    u32 item = items.from_tile(items.first), parity = 0;
     for (u32 start = items.first; start < items.end; start = items.tile_end(start)) {
-        RowTile tile = tile_at(start / p.units, rows);
+        RowTile tile = row_tiles.at(p, start / p.units);
         __syncthreads();
-        load_rows(p, tile, by, shared, x, stride);
+        load_rows(p, row_tiles, tile, shared, x, stride);
         __syncthreads();
         // Lanes without a row of their own read the last one; their sums are not stored.
-        u32 rows_at = shared_address(x) + min(lane & 7, tile.count - 1) * stride + (lane >> 3) * 16;
+        u32 rows_at = x + min(lane & 7, tile.count - 1) * stride + (lane >> 3) * 16 + first_tile * (2 * TILE_COLS);
         u32 stop = items.tile_end(start);
-        while (item < stop) {
-            u32 unit = item % p.units, next = items.after(item);
+        for (; item < stop; item = items.after(item)) {
             float sums[PARTS][4] = {};
-            for (u32 round = 0; round < rounds; round++) {
-                bool is_last = round + 1 == rounds;
-                u32 count = weights.count(round), next_round = is_last ? 0 : round + 1;
-                u32 next_count = is_last && next == NO_ITEM ? 0 : weights.count(next_round);
-                FromGlobal from = weights.at(next_count == 0 ? 0 : unit_of(is_last ? next : item), next_round);
-                u32 x_at = rows_at + (first_tile + round * DEPTH) * (2 * TILE_COLS);
+            for (u32 chunk = 0; chunk < weights.chunks; chunk++) {
+                u32 at = weights.wait(), count = weights.count(chunk);
+                u32 x_at = rows_at + chunk * (CHUNK * 2 * TILE_COLS);
 #pragma unroll
-                for (int d = 0; d < DEPTH; d++) {
-                    if (d < count) multiply_tile(weights.held[d], x_at + d * (2 * TILE_COLS), PART_BYTES(p), sums);
-                    if (d < next_count) weights.load(from, d);
-                }
+                for (int i = 0; i < CHUNK; i++)
+                    if (i < count) multiply_tile(at + i * TILE_BYTES, lane, x_at + i * (2 * TILE_COLS), PART_BYTES(p), sums);
+                __syncwarp();
+                weights.copy(p, items, row_tiles);
+                weights.advance();
             }
             u32 g = lane >> 2, q = lane & 3;
+            float* group_at = sums_at + parity * group_sums;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
+                u32 r = 2 * q + i % 2;
                 float sum = PARTS == 2 ? sums[0][i] + sums[PARTS - 1][i] : sums[0][i];
-                shared.sums[parity][group][slice][2 * q + i % 2][g + i / 2 * 8] = sum;
+                if (r < p.tile_rows) group_at[(slice * p.tile_rows + r) * SUMS_STRIDE + g + i / 2 * 8] = sum;
             }
             group_barrier(group);
-            finish_item(p, tile, unit, shared, parity, group);
+            finish_item(p, tile, item % p.units, shared, group_at);
             parity ^= 1;
-            item = next;
         }
     }
 }

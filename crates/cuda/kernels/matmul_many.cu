@@ -13,8 +13,6 @@
 #define THREADS ((CONSUMERS + 1) * GROUP_THREADS)
 #define ROWS_BYTES (TOKENS * 2 * TILE_COLS)
 #define STAGE_BYTES ((PARTS * ROWS_BYTES + TILE_UNITS * TILE_BYTES + 1023) / 1024 * 1024)
-// Stages whose rows may be on their way while the producer goes on. Consumers give a stage back one later.
-#define LAG (STAGES - 2)
 
 // Where a ring stands.
 struct Ring {
@@ -51,14 +49,6 @@ DEVICE void copy_weights(const MatmulParams& p, const Tile& tile, u32 col_tile, 
     }
 }
 
-// Ends the copies of rows that were started PENDING stages ago.
-template <int PENDING>
-DEVICE void publish_rows(u32 full) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-    fence_for_products();
-    barrier_arrive(full);
-}
-
 DEVICE void produce(const MatmulParams& p, u32 stages_at, const Barriers& barriers) {
     const u32 passes = TOKENS / 16;
     u32 thread = threadIdx.x % GROUP_THREADS, lane = thread & 31, chunk = thread & 7, first_row = thread >> 3;
@@ -75,8 +65,14 @@ DEVICE void produce(const MatmulParams& p, u32 stages_at, const Barriers& barrie
     }
     wait_for_inputs();
     Work work = Work::of(p);
+    // Without rows, copies must still have ended before the block does.
+    if (blockIdx.x >= work.count())
+        for (u32 i = 0; i < ahead; i++) {
+            barrier_arrive(barriers.full_at(i));
+            barrier_wait(barriers.full_at(i), 0);
+        }
     Ring ring = {0, 1};
-    u32 count = 0, behind = 0;
+    u32 count = 0;
     for (u32 index = blockIdx.x; index < work.count(); index += gridDim.x) {
         Tile tile = work.at(p, index);
         u32 rows[passes];  // in units of 16 bytes
@@ -95,24 +91,12 @@ DEVICE void produce(const MatmulParams& p, u32 stages_at, const Barriers& barrie
             for (int part = 0; part < PARTS; part++)
 #pragma unroll
                 for (int pass = 0; pass < passes; pass++)
-                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                                     stage_at + part * ROWS_BYTES + place + pass * 2048),
-                                 "l"(p.x.data + (u64)rows[pass] * 16 + (part * PART_BYTES(p) + col_tile * 128))
-                                 : "memory");
-            asm volatile("cp.async.commit_group;" ::: "memory");
-            if (count >= LAG) {
-                publish_rows<LAG>(barriers.full_at(behind));
-                if (++behind == STAGES) behind = 0;
-            }
+                    copy_async(stage_at + part * ROWS_BYTES + place + pass * 2048,
+                               p.x.data + (u64)rows[pass] * 16 + (part * PART_BYTES(p) + col_tile * 128));
+            barrier_arrive_after_copies(barriers.full_at(ring.stage));
             count++;
             ring.advance();
         }
-    }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-    fence_for_products();
-    for (u32 left = min(count, (u32)LAG); left > 0; left--) {
-        barrier_arrive(barriers.full_at(behind));
-        if (++behind == STAGES) behind = 0;
     }
 }
 
@@ -135,6 +119,9 @@ struct Consumer {
         Fragment fragment;
         load_fragment(FromShared{stage_at + weights_at}, lane, fragment);
         unpack_tile(fragment, a);
+#ifndef NO_FENCE
+        fence_for_products();
+#endif
         products_begin();
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
@@ -228,7 +215,7 @@ KERNEL __launch_bounds__(THREADS, 1) matmul_many(const __grid_constant__ MatmulP
             barrier_init(barriers.full_at(stage), GROUP_THREADS + 1);
             barrier_init(barriers.empty_at(stage), CONSUMERS * 4);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_init_fence();
     }
     __syncthreads();
     start_dependents();

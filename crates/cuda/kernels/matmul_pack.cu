@@ -98,7 +98,7 @@ DEVICE void pack_lines(const MatmulPackParams& p, u8* tile, const u8* const* row
             float lift = lifts[g + 8 * half];
             ((u16*)(tile + line_offset(g, group)))[half] = f16_bits(line.scale * lift);
             if (CODING == CODING_LINE)
-                ((u16*)(tile + line_offset(g, GROUP_WORDS + group)))[half] = f16_bits(line.offset * lift);
+                ((u16*)(tile + line_offset(g, GROUP_WORDS + group)))[half] = f16_bits((line.offset + line.scale * (float)(1 << (BITS - 1))) * lift);
         }
 }
 

@@ -35,10 +35,8 @@ struct RowCopies {
             for (int part = 0; part < PARTS; part++)
 #pragma unroll
                 for (int pass = 0; pass < PASSES; pass++)
-                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                                     stages_at + col_tile % STAGES * STAGE_BYTES + part * ROWS_BYTES + place + pass * 4096),
-                                 "l"(p.x.data + (u64)rows[pass] * 16 + (part * PART_BYTES(p) + col_tile * 128))
-                                 : "memory");
+                    copy_async(stages_at + col_tile % STAGES * STAGE_BYTES + part * ROWS_BYTES + place + pass * 4096,
+                               p.x.data + (u64)rows[pass] * 16 + (part * PART_BYTES(p) + col_tile * 128));
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 };

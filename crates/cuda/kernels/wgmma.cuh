@@ -1,41 +1,9 @@
 // Warpgroup products (sm_90a): a 64 x 16 left operand in registers, a right operand of N rows of 16 columns in shared
-// memory that is swizzled by 128 bytes; and the barriers and bulk copies that feed them.
+// memory that is swizzled by 128 bytes.
 #pragma once
-#include "common.cuh"
+#include "ring.cuh"
 
-DEVICE void barrier_init(u32 barrier, u32 arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-
-DEVICE void barrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-// Arrives, and makes the phase wait for so many bytes of bulk copies as well.
-DEVICE void barrier_expect(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-DEVICE void barrier_wait(u32 barrier, u32 parity) {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-        "@done bra ready;\n"
-        "bra again;\n"
-        "ready:\n"
-        "}" ::"r"(barrier), "r"(parity) : "memory");
-}
-
-// Copies bytes (a multiple of 16) to shared memory; the barrier's phase ends when they have arrived.
-DEVICE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-
-// Makes what this thread wrote to shared memory visible to warpgroup products.
+// Orders products after the copies that this thread has waited for.
 DEVICE void fence_for_products() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -85,3 +85,33 @@ fn decode_pairs(row: &[u8], cols: usize) -> Vec<f32> {
     let half = cols.next_multiple_of(TILE_COLS);
     (0..cols).map(|i| value(i) + value(half + i)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_decode_to_what_their_type_states() {
+        for size in [1.0, 1e-30, 1e30, 1e-6] {
+            let x: Vec<f32> = (0..97).map(|i| (i as f32 - 48.5) * size).collect();
+            let largest = 48.5 * size;
+            for elem in [&F16_ELEM, &PAIR_ELEM] {
+                let row = (elem.encode)(&x);
+                assert_eq!(row.len(), (elem.row_bytes)(x.len()), "{}", elem.name);
+                for (got, want) in (elem.decode)(&row, x.len()).iter().zip(&x) {
+                    assert!((got - want).abs() <= elem.error * largest, "{}: {got} for {want}", elem.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scales_are_powers_of_two_that_leave_room() {
+        for largest in [1.0f32, 1.5, 3e-20, 6e4, f32::MAX, f32::MIN_POSITIVE] {
+            let scale = f16_scale(largest);
+            assert_eq!(scale.to_bits() & 0x7f_ffff, 0, "{largest}");
+            assert!(largest / scale < 65504.0, "{largest}");
+        }
+        assert_eq!([0.0, f32::INFINITY, f32::NAN].map(f16_scale), [1.0; 3]);
+    }
+}

@@ -16,7 +16,7 @@ use crate::launch::Launch;
 use crate::source::Specialisation;
 
 /// Shared memory that a kernel has without asking.
-const PLAIN_SHARED_BYTES: u32 = 48 << 10;
+const PLAIN_SHARED_BYTES: u32 = 16 << 10;
 
 /// A module on the device, unloaded when dropped.
 struct Module {

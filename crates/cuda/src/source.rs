@@ -22,6 +22,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("matmul.cuh", include_str!("../kernels/matmul.cuh")),
     ("matmul_tile.cuh", include_str!("../kernels/matmul_tile.cuh")),
     ("mma.cuh", include_str!("../kernels/mma.cuh")),
+    ("ring.cuh", include_str!("../kernels/ring.cuh")),
     ("round.cuh", include_str!("../kernels/round.cuh")),
     ("ssm.cuh", include_str!("../kernels/ssm.cuh")),
     ("ssm_chunk.cuh", include_str!("../kernels/ssm_chunk.cuh")),

@@ -29,8 +29,8 @@ enum Coding {
 pub(super) const TILE_ROWS: usize = 16;
 /// Columns of a tile.
 pub(super) const TILE_COLS: usize = activation::TILE_COLS;
-/// Registers of a lane that hold weights on their way.
-const HELD_WORDS: usize = 66;
+/// Bytes of weights that a warp copies at a time.
+const CHUNK_BYTES: usize = 2400;
 
 /// How tiles of a weight are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -146,7 +146,7 @@ impl Form {
 impl Tiles {
     /// Words of a lane's scales and offsets.
     fn line_words(self) -> usize {
-        let groups = if self.group == 0 { 0 } else { TILE_COLS / self.group };
+        let groups = TILE_COLS.checked_div(self.group).unwrap_or(0);
         groups * if self.coding == Coding::Line { 2 } else { 1 }
     }
 
@@ -155,11 +155,17 @@ impl Tiles {
         128 * self.bits + 32 * self.line_words()
     }
 
-    /// Tiles of its slice that a warp holds while it multiplies few rows: as many as there are, or equal shares of them.
-    pub fn depth(self, slice_tiles: usize) -> usize {
-        let most = (HELD_WORDS / (self.bits + self.line_words())).max(1);
-        let rounds = slice_tiles.div_ceil(most).max(1);
-        slice_tiles.div_ceil(rounds).max(1)
+    /// Tiles that a warp copies at a time while it multiplies few rows.
+    pub fn chunk(self) -> usize {
+        (CHUNK_BYTES / self.tile_bytes()).max(1)
+    }
+
+    /// Groups of four warps of a block that multiplies few rows: as many as have room for their registers twice.
+    pub fn groups(self) -> usize {
+        match self.coding {
+            Coding::Steps => 2,
+            _ => 4,
+        }
     }
 
     /// A kernel for these tiles.
@@ -190,5 +196,31 @@ pub(super) fn define_stored(kernel: Specialisation, dtype: DType) -> Specialisat
     match dtype {
         DType::Affine(affine) => define_affine(kernel, affine),
         _ => kernel.define("STORED", format!("STORED_{}", dtype.name().to_uppercase())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_of_weights_is_held() {
+        for dtype in DType::all() {
+            let is_weight = dtype.is_quantized() || OWN_TYPES.contains(&dtype) || dtype == DType::F8E5M2;
+            assert_eq!(held(dtype).is_some(), is_weight, "{dtype}");
+        }
+    }
+
+    #[test]
+    fn tiles_take_about_as_many_bits_as_files() {
+        for dtype in OWN_TYPES {
+            let Some(Held { form: Form::Tiles(tiles), .. }) = held(dtype) else { continue };
+            let bits = tiles.tile_bytes() as f64 * 8.0 / (TILE_ROWS * TILE_COLS) as f64;
+            assert!(
+                bits >= dtype.bits_per_weight() - 1e-9 && bits <= dtype.bits_per_weight() + 0.51,
+                "{dtype}: {bits}"
+            );
+            assert!(tiles.tile_bytes().is_multiple_of(16), "{dtype}");
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! rows and many rows have kernels of their own with the same order of sums (`product.rs`, `kernels/matmul.cuh`).
 
 mod form;
+mod kernels;
 mod packed;
 mod product;
 
@@ -44,9 +45,9 @@ fn declare_row(
     let change = |row: KernelRow| {
         row.reading(held.form.input()).computing(held.form.arithmetic()).holding(PACKED).accepting(is_for)
     };
-    let mut kernels = product::kernels(op, held);
-    kernels.push(packed::pack_kernel(held));
-    Declaration::new(op, types, kernels, bind).offering(change)
+    let mut all = kernels::all(op, held);
+    all.push(packed::pack_kernel(held));
+    Declaration::new(op, types, all, bind).offering(change)
 }
 
 /// The rows of a product: one for each type with tiles of its own, for widths of affine groups, and for types that are

@@ -1,25 +1,27 @@
 //! The launches of a product: which kernel multiplies so many rows with weights of a form, and with which sizes.
 
-use mambo_kernel::{Epilogue, OpKind};
+use mambo_kernel::Epilogue;
 
-use super::form::{Form, Held, TILE_COLS, TILE_ROWS, Tiles};
+use super::form::{Form, TILE_COLS, TILE_ROWS, Tiles};
+use super::kernels::{
+    MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, RowTile, SLICES, few_kernel,
+    many_kernel, plain_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
+};
 use super::packed::Packed;
-use crate::arch::Arch;
 use crate::kernels::binding::{Binding, DeviceFacts};
 use crate::launch::Launch;
-use crate::params::{CStruct, Ptr, View, c_struct};
-use crate::source::{Expects, Source, Specialisation};
-use crate::step_table::StepTable;
+use crate::params::{Ptr, View};
 
-/// Slices of the columns whose sums are added in order.
-const SLICES: usize = 4;
 /// Rows that the kernel of few rows multiplies at a time.
 const FEW_ROWS: usize = 8;
-const FEW_THREADS: u32 = 256;
-/// Blocks of few rows that share a multiprocessor.
-const FEW_BLOCKS: u32 = 2;
-/// Shared memory of a block of few rows beside its activations.
-const FEW_SHARED: usize = 18 << 10;
+const FEW_GROUP_THREADS: usize = 128;
+/// Floats of a row's sums in one slice.
+const FEW_SUMS: usize = 20;
+/// Stages of a warp's ring of weights, and the fewest that keep it busy.
+const FEW_STAGES: usize = 16;
+const FEW_LEAST_STAGES: usize = 2;
+/// Shared memory of a block of few rows beside its rings, rows and sums.
+const FEW_SHARED: usize = 12 << 10;
 /// Pairs of token and expert, and experts, that a block of few rows sorts by itself.
 const FEW_PAIRS: usize = 512;
 const FEW_EXPERTS: usize = 512;
@@ -28,168 +30,47 @@ const FEW_AVERAGE: usize = 4;
 /// Rows that the kernel of many rows can multiply at a time.
 const MANY_ROWS: [usize; 5] = [16, 32, 64, 96, 128];
 const MANY_THREADS: u32 = 384;
-const MANY_STAGES: usize = 24;
-/// The same where there are no warpgroup products, with a fixed number of stages.
+/// Rows that the kernel of some rows multiplies at a time, and the most that it is faster for.
+const SOME_ROWS: [usize; 2] = [16, 32];
+const SOME_MOST: usize = 64;
+/// Stages of rows that its warps share.
+const SOME_X_STAGES: usize = 3;
+const SOME_GROUPS: usize = 4;
+/// Shared memory of its blocks beside stages and rings.
+const SOME_SHARED: usize = 3 << 10;
+/// Rows of a tile of many where there are no warpgroup products, with a fixed number of stages.
 const TILED_ROWS: [usize; 2] = [32, 64];
 const TILED_THREADS: u32 = 256;
 const TILED_STAGES: usize = 4;
-/// Shared memory of a block of many rows beside its stages.
-const MANY_SHARED: usize = 5 << 10;
-/// Units of outputs in a tile of many rows.
-const MANY_UNITS: usize = 8;
-const SORT_WARPS: usize = 32;
+const SORT_THREADS: u32 = 1024;
 const PLAIN_WARPS: usize = 8;
 
-c_struct! {
-    /// Rows that are multiplied with the same weights. Without experts these are consecutive, from `first`; with
-    /// experts they are those that the sorted list names from `first`.
-    pub(super) struct RowTile { expert: u32, first: u32, count: u32, unused: u32 }
-
-    struct MatmulParams {
-        step: Ptr<StepTable>,
-        x: View,
-        /// Experts of every token.
-        ids: View,
-        residual: View,
-        out: View,
-        tiles: Ptr<u8>,
-        factors: Ptr<f32>,
-        /// Tiles of rows by expert, their number, and the rows in their order; null where the kernel sorts by itself.
-        row_tiles: Ptr<RowTile>,
-        row_tile_count: Ptr<u32>,
-        order: Ptr<u32>,
-        col_tiles: u32,
-        /// Units of 16 outputs, of one expert.
-        units: u32,
-        experts: u32,
-        epilogue: u32,
-        /// Rows of a tile, for few rows.
-        tile_rows: u32,
-        /// The most rows of a step.
-        most_rows: u32,
-    }
-
-    struct MoeSortParams {
-        step: Ptr<StepTable>,
-        ids: View,
-        row_tiles: Ptr<RowTile>,
-        row_tile_count: Ptr<u32>,
-        order: Ptr<u32>,
-        experts: u32,
-        tile_rows: u32,
-    }
-
-    struct MatmulPlainParams {
-        step: Ptr<StepTable>,
-        x: View,
-        ids: View,
-        residual: View,
-        out: View,
-        weights: Ptr<f32>,
-        factors: Ptr<f32>,
-        epilogue: u32,
-    }
+/// Shared memory of a block of few rows: rows of a tile, and stages of every warp's ring.
+struct FewSizes {
+    tile_rows: usize,
+    ring_stages: usize,
+    shared_bytes: usize,
 }
 
-static FEW: Source = Source {
-    stem: "matmul_few",
-    text: include_str!("../../../kernels/matmul_few.cu"),
-    structs: &[RowTile::c_text, MatmulParams::c_text],
-};
-static MANY: Source = Source {
-    stem: "matmul_many",
-    text: include_str!("../../../kernels/matmul_many.cu"),
-    structs: &[RowTile::c_text, MatmulParams::c_text],
-};
-static TILED: Source = Source {
-    stem: "matmul_tiled",
-    text: include_str!("../../../kernels/matmul_tiled.cu"),
-    structs: &[RowTile::c_text, MatmulParams::c_text],
-};
-static SORT: Source = Source {
-    stem: "moe_sort",
-    text: include_str!("../../../kernels/moe_sort.cu"),
-    structs: &[RowTile::c_text, MoeSortParams::c_text],
-};
-static PLAIN: Source = Source {
-    stem: "matmul_plain",
-    text: include_str!("../../../kernels/matmul_plain.cu"),
-    structs: &[MatmulPlainParams::c_text],
-};
-
-fn few_kernel(tiles: Tiles, has_experts: bool, depth: usize) -> Specialisation {
-    let kernel = tiles.define(Specialisation::new(&FEW, "matmul_few")).define("PARTS", tiles.parts);
-    let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("DEPTH", depth);
-    kernel.define("BLOCKS", FEW_BLOCKS).expecting(Expects::Mma)
-}
-
-/// Bytes of a stage of columns of so many rows.
-fn stage_bytes(tiles: Tiles, rows: usize) -> usize {
-    (tiles.parts * rows * 2 * TILE_COLS + MANY_UNITS * tiles.tile_bytes()).next_multiple_of(1024)
-}
-
-fn many_kernel(tiles: Tiles, has_experts: bool, rows: usize, stages: usize) -> Specialisation {
-    let kernel = tiles.define(Specialisation::new(&MANY, "matmul_many")).define("PARTS", tiles.parts);
-    let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("TOKENS", rows);
-    kernel.define("STAGES", stages).expecting(Expects::Wgmma).only_on(Arch::is_hopper)
-}
-
-/// The kernel of many rows where there are no warpgroup products.
-fn tiled_kernel(tiles: Tiles, has_experts: bool, rows: usize) -> Specialisation {
-    let kernel = tiles.define(Specialisation::new(&TILED, "matmul_tiled")).define("PARTS", tiles.parts);
-    let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("TOKENS", rows);
-    kernel.expecting(Expects::Mma).only_on(|arch| !arch.is_hopper())
-}
-
-fn stages(tiles: Tiles, rows: usize, shared_bytes: usize) -> usize {
-    ((shared_bytes - MANY_SHARED) / stage_bytes(tiles, rows)).min(MANY_STAGES)
-}
-
-fn sort_kernel() -> Specialisation {
-    Specialisation::new(&SORT, "moe_sort")
-}
-
-/// Rows, outputs and columns that a block of f32 weights takes at a time.
-#[derive(Clone, Copy)]
-struct PlainSizes {
-    rows: usize,
-    outputs: usize,
-    chunk: usize,
-}
-
-const PLAIN_FEW: PlainSizes = PlainSizes { rows: 1, outputs: 1, chunk: 1024 };
-const PLAIN_MANY: PlainSizes = PlainSizes { rows: 8, outputs: 4, chunk: 256 };
-
-fn plain_kernel(has_experts: bool, sizes: PlainSizes) -> Specialisation {
-    let kernel = Specialisation::new(&PLAIN, "matmul_plain").define("EXPERTS", u32::from(has_experts));
-    kernel.define("ROWS", sizes.rows).define("OUTPUTS", sizes.outputs).define("CHUNK", sizes.chunk)
-}
-
-/// The kernels of a form, at the sizes that are met most.
-pub(super) fn kernels(op: OpKind, held: Held) -> Vec<Specialisation> {
-    let has_experts = op == OpKind::MoeMatmul;
-    match held.form {
-        Form::Rows if has_experts => vec![plain_kernel(true, PLAIN_FEW)],
-        Form::Rows => vec![plain_kernel(false, PLAIN_FEW), plain_kernel(false, PLAIN_MANY)],
-        Form::Tiles(tiles) => {
-            const HOPPER_SHARED: usize = 227 << 10;
-            const USUAL_COLS: usize = 2688;
-            let mut all = vec![few_kernel(tiles, has_experts, few_depth(tiles, USUAL_COLS))];
-            let rows = if tiles.parts == 2 { 64 } else { 128 };
-            all.push(many_kernel(tiles, has_experts, rows, stages(tiles, rows, HOPPER_SHARED)));
-            all.push(tiled_kernel(tiles, has_experts, rows / 2));
-            if has_experts {
-                all.push(sort_kernel());
-            }
-            all
-        }
-    }
-}
-
-fn few_depth(tiles: Tiles, cols: usize) -> usize {
-    // The last slice is the largest.
-    let col_tiles = cols.div_ceil(TILE_COLS);
-    tiles.depth(col_tiles - (SLICES - 1) * col_tiles / SLICES)
+/// Sizes for so many rows of so many columns: half of what a multiprocessor has, so that the next kernel can begin
+/// beside this one, or all of it where that leaves too little for weights.
+fn few_sizes(tiles: Tiles, rows: usize, cols: usize, available: usize) -> FewSizes {
+    let warps = tiles.groups() * SLICES;
+    let stage = warps * tiles.chunk() * tiles.tile_bytes();
+    // Two sets of sums, so that a group can go on while the last item is being stored.
+    let row_bytes = tiles.parts * 2 * cols.next_multiple_of(TILE_COLS) + 16 + 2 * warps * FEW_SUMS * 4;
+    let fit = |tile_rows: usize, room: usize| {
+        let stages = room.saturating_sub(FEW_SHARED + tile_rows * row_bytes) / stage;
+        (stages >= FEW_LEAST_STAGES).then(|| {
+            let ring_stages = stages.min(FEW_STAGES);
+            FewSizes { tile_rows, ring_stages, shared_bytes: tile_rows * row_bytes + ring_stages * stage }
+        })
+    };
+    let tile_rows = rows.next_power_of_two().min(FEW_ROWS);
+    let halves = std::iter::successors(Some(tile_rows), |rows| (*rows > 1).then_some(rows / 2));
+    fit(tile_rows, available / 2)
+        .or_else(|| halves.into_iter().find_map(|tile_rows| fit(tile_rows, available)))
+        .unwrap_or_else(|| panic!("a row of {cols} columns has no room in shared memory"))
 }
 
 /// A call whose weight is held in some form.
@@ -219,6 +100,7 @@ impl Product<'_> {
             Form::Rows => vec![self.plain()],
             Form::Tiles(tiles) => match self.many_rows(tiles) {
                 Some(rows) => self.many(tiles, rows),
+                None if self.ids.is_none() && self.rows() > FEW_ROWS => vec![self.some(tiles)],
                 None => self.few(tiles),
             },
         }
@@ -247,12 +129,12 @@ impl Product<'_> {
         }
     }
 
-    /// Rows of a tile for a kernel of many rows; none where that of few rows is faster.
+    /// Rows of a tile for a kernel of many rows; none where those of fewer rows are faster.
     fn many_rows(&self, tiles: Tiles) -> Option<usize> {
         let sizes: &[usize] = if self.facts().arch.is_hopper() { &MANY_ROWS } else { &TILED_ROWS };
         let largest = sizes[sizes.len() - 1] / tiles.parts;
         let wanted = match self.ids {
-            None if self.rows() <= FEW_ROWS => return None,
+            None if self.rows() <= SOME_MOST => return None,
             None => self.rows(),
             Some(_) => {
                 // A little more than each expert gets on average, so that most have one tile.
@@ -285,26 +167,50 @@ impl Product<'_> {
             epilogue: self.epilogue(),
             tile_rows: FEW_ROWS as u32,
             most_rows: self.binding.rows(),
+            ring_stages: 0,
         }
     }
 
     fn few(&self, tiles: Tiles) -> Vec<Launch> {
         let [experts, _, cols] = self.packed.dims();
+        let facts = self.facts();
+        // With experts, the most rows that one of them can have.
+        let most_rows = if self.ids.is_some() {
+            self.rows() / self.binding.output(0).times as usize
+        } else {
+            self.rows()
+        };
+        let sizes = few_sizes(tiles, most_rows, cols, facts.shared_bytes as usize);
         let mut params = self.params();
-        let row_bytes = tiles.parts * 2 * cols.next_multiple_of(TILE_COLS) + 16;
-        let room = self.facts().shared_bytes as usize - FEW_SHARED;
-        let tile_rows = [FEW_ROWS, 4, 2].into_iter().find(|rows| rows * row_bytes <= room).unwrap_or(1);
-        params.tile_rows = narrow(tile_rows);
+        params.tile_rows = narrow(sizes.tile_rows);
+        params.ring_stages = narrow(sizes.ring_stages);
         let mut launches = Vec::new();
         let is_sorted_before = self.ids.is_some() && (self.rows() > FEW_PAIRS || experts > FEW_EXPERTS);
         if is_sorted_before {
-            launches.push(self.sort(&mut params, tile_rows));
+            launches.push(self.sort(&mut params, sizes.tile_rows));
         }
-        let kernel = few_kernel(tiles, self.ids.is_some(), few_depth(tiles, cols));
-        let blocks = self.facts().processors * FEW_BLOCKS;
-        let launch = Launch::new(kernel, &params).grid([blocks, 1, 1]).block(FEW_THREADS);
-        launches.push(launch.shared(narrow(tile_rows * row_bytes)));
+        let threads = narrow(tiles.groups() * FEW_GROUP_THREADS);
+        let launch = Launch::new(few_kernel(tiles, self.ids.is_some()), &params);
         launches
+            .push(launch.grid([facts.processors, 1, 1]).block(threads).shared(narrow(sizes.shared_bytes)));
+        launches
+    }
+
+    fn some(&self, tiles: Tiles) -> Launch {
+        let facts = self.facts();
+        let mut params = self.params();
+        let rows = SOME_ROWS.into_iter().find(|rows| *rows >= self.rows()).unwrap_or(SOME_ROWS[1]);
+        let stage = SOME_GROUPS * SLICES * tiles.chunk() * tiles.tile_bytes();
+        let x_bytes = SOME_X_STAGES * tiles.parts * SLICES * rows * 2 * TILE_COLS;
+        let stages = |room: usize| (room.saturating_sub(SOME_SHARED + x_bytes) / stage).min(FEW_STAGES);
+        // Two blocks a multiprocessor where that leaves enough for weights.
+        let available = facts.shared_bytes as usize;
+        let halved = Some(stages(available / 2)).filter(|stages| *stages >= 2);
+        params.ring_stages = narrow(halved.unwrap_or_else(|| stages(available)));
+        let shared = x_bytes + params.ring_stages as usize * stage;
+        let grid = [params.units.div_ceil(SOME_GROUPS as u32), narrow(self.rows().div_ceil(rows)), 1];
+        let threads = narrow(SOME_GROUPS * FEW_GROUP_THREADS);
+        Launch::new(some_kernel(tiles, rows), &params).grid(grid).block(threads).shared(narrow(shared))
     }
 
     fn many(&self, tiles: Tiles, rows: usize) -> Vec<Launch> {
@@ -356,8 +262,7 @@ impl Product<'_> {
             experts: params.experts,
             tile_rows: narrow(tile_rows),
         };
-        let shared = (SORT_WARPS + 1) * experts * size_of::<u32>();
-        Launch::new(sort_kernel(), &sort).block(narrow(32 * SORT_WARPS)).shared(narrow(shared))
+        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(experts * size_of::<u32>()))
     }
 
     fn plain(&self) -> Launch {
@@ -377,5 +282,27 @@ impl Product<'_> {
         let grid = [narrow(blocks), narrow(self.rows().div_ceil(sizes.rows)), 1];
         let kernel = plain_kernel(self.ids.is_some(), sizes);
         Launch::new(kernel, &params).grid(grid).block(narrow(32 * PLAIN_WARPS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::matmul::form::{OWN_TYPES, held};
+
+    #[test]
+    fn blocks_of_few_rows_fit() {
+        for dtype in OWN_TYPES {
+            let Some(Form::Tiles(tiles)) = held(dtype).map(|held| held.form) else { continue };
+            for (available, cols) in
+                [(99 << 10, 2688), (163 << 10, 4096), (227 << 10, 2688), (227 << 10, 28672)]
+            {
+                for rows in [1, 2, 5, 8, 40] {
+                    let sizes = few_sizes(tiles, rows, cols, available);
+                    assert!(sizes.shared_bytes + FEW_SHARED <= available, "{dtype} {rows} x {cols}");
+                    assert!(sizes.tile_rows <= FEW_ROWS && sizes.ring_stages >= FEW_LEAST_STAGES);
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,178 @@
+//! The kernels of products: their sources, parameters and specialisations. Must not know calls.
+
+use mambo_kernel::OpKind;
+
+use super::form::{Form, Held, TILE_COLS, Tiles};
+use crate::arch::Arch;
+use crate::params::{CStruct, Ptr, View, c_struct};
+use crate::source::{Expects, Source, Specialisation};
+use crate::step_table::StepTable;
+
+/// Slices of the columns whose sums are added in order.
+pub(super) const SLICES: usize = 4;
+const MANY_STAGES: usize = 24;
+/// Shared memory of a block of many rows beside its stages.
+const MANY_SHARED: usize = 5 << 10;
+/// Units of outputs in a tile of many rows.
+const MANY_UNITS: usize = 8;
+
+c_struct! {
+    /// Rows that are multiplied with the same weights. Without experts these are consecutive, from `first`; with
+    /// experts they are those that the sorted list names from `first`.
+    pub(super) struct RowTile { pub expert: u32, pub first: u32, pub count: u32, pub unused: u32 }
+
+    pub(super) struct MatmulParams {
+        pub step: Ptr<StepTable>,
+        pub x: View,
+        /// Experts of every token.
+        pub ids: View,
+        pub residual: View,
+        pub out: View,
+        pub tiles: Ptr<u8>,
+        pub factors: Ptr<f32>,
+        /// Tiles of rows by expert, their number, and the rows in their order; null where the kernel sorts by itself.
+        pub row_tiles: Ptr<RowTile>,
+        pub row_tile_count: Ptr<u32>,
+        pub order: Ptr<u32>,
+        pub col_tiles: u32,
+        /// Units of 16 outputs, of one expert.
+        pub units: u32,
+        pub experts: u32,
+        pub epilogue: u32,
+        /// Rows of a tile, for few rows.
+        pub tile_rows: u32,
+        /// The most rows of a step.
+        pub most_rows: u32,
+        /// Stages of a warp's ring, for few rows.
+        pub ring_stages: u32,
+    }
+
+    pub(super) struct MoeSortParams {
+        pub step: Ptr<StepTable>,
+        pub ids: View,
+        pub row_tiles: Ptr<RowTile>,
+        pub row_tile_count: Ptr<u32>,
+        pub order: Ptr<u32>,
+        pub experts: u32,
+        pub tile_rows: u32,
+    }
+
+    pub(super) struct MatmulPlainParams {
+        pub step: Ptr<StepTable>,
+        pub x: View,
+        pub ids: View,
+        pub residual: View,
+        pub out: View,
+        pub weights: Ptr<f32>,
+        pub factors: Ptr<f32>,
+        pub epilogue: u32,
+    }
+}
+
+static FEW: Source = Source {
+    stem: "matmul_few",
+    text: include_str!("../../../kernels/matmul_few.cu"),
+    structs: &[RowTile::c_text, MatmulParams::c_text],
+};
+static MANY: Source = Source {
+    stem: "matmul_many",
+    text: include_str!("../../../kernels/matmul_many.cu"),
+    structs: &[RowTile::c_text, MatmulParams::c_text],
+};
+static SOME: Source = Source {
+    stem: "matmul_some",
+    text: include_str!("../../../kernels/matmul_some.cu"),
+    structs: &[RowTile::c_text, MatmulParams::c_text],
+};
+static TILED: Source = Source {
+    stem: "matmul_tiled",
+    text: include_str!("../../../kernels/matmul_tiled.cu"),
+    structs: &[RowTile::c_text, MatmulParams::c_text],
+};
+static SORT: Source = Source {
+    stem: "moe_sort",
+    text: include_str!("../../../kernels/moe_sort.cu"),
+    structs: &[RowTile::c_text, MoeSortParams::c_text],
+};
+static PLAIN: Source = Source {
+    stem: "matmul_plain",
+    text: include_str!("../../../kernels/matmul_plain.cu"),
+    structs: &[MatmulPlainParams::c_text],
+};
+
+pub(super) fn few_kernel(tiles: Tiles, has_experts: bool) -> Specialisation {
+    let kernel = tiles.define(Specialisation::new(&FEW, "matmul_few")).define("PARTS", tiles.parts);
+    let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("GROUPS", tiles.groups());
+    kernel.define("CHUNK", tiles.chunk()).expecting(Expects::Mma)
+}
+
+pub(super) fn some_kernel(tiles: Tiles, rows: usize) -> Specialisation {
+    let kernel = tiles.define(Specialisation::new(&SOME, "matmul_some")).define("PARTS", tiles.parts);
+    let kernel = kernel.define("EXPERTS", 0).define("ROWS", rows);
+    kernel.define("CHUNK", tiles.chunk()).expecting(Expects::Mma)
+}
+
+/// Bytes of a stage of columns of so many rows.
+pub(super) fn stage_bytes(tiles: Tiles, rows: usize) -> usize {
+    (tiles.parts * rows * 2 * TILE_COLS + MANY_UNITS * tiles.tile_bytes()).next_multiple_of(1024)
+}
+
+pub(super) fn many_kernel(tiles: Tiles, has_experts: bool, rows: usize, stages: usize) -> Specialisation {
+    let kernel = tiles.define(Specialisation::new(&MANY, "matmul_many")).define("PARTS", tiles.parts);
+    let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("TOKENS", rows);
+    kernel.define("STAGES", stages).expecting(Expects::Wgmma).only_on(Arch::is_hopper)
+}
+
+/// The kernel of many rows where there are no warpgroup products.
+pub(super) fn tiled_kernel(tiles: Tiles, has_experts: bool, rows: usize) -> Specialisation {
+    let kernel = tiles.define(Specialisation::new(&TILED, "matmul_tiled")).define("PARTS", tiles.parts);
+    let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("TOKENS", rows);
+    kernel.expecting(Expects::Mma).only_on(|arch| !arch.is_hopper())
+}
+
+pub(super) fn stages(tiles: Tiles, rows: usize, shared_bytes: usize) -> usize {
+    ((shared_bytes - MANY_SHARED) / stage_bytes(tiles, rows)).min(MANY_STAGES)
+}
+
+pub(super) fn sort_kernel() -> Specialisation {
+    Specialisation::new(&SORT, "moe_sort")
+}
+
+/// Rows, outputs and columns that a block of f32 weights takes at a time.
+#[derive(Clone, Copy)]
+pub(super) struct PlainSizes {
+    pub rows: usize,
+    pub outputs: usize,
+    chunk: usize,
+}
+
+pub(super) const PLAIN_FEW: PlainSizes = PlainSizes { rows: 1, outputs: 1, chunk: 1024 };
+pub(super) const PLAIN_MANY: PlainSizes = PlainSizes { rows: 8, outputs: 4, chunk: 256 };
+
+pub(super) fn plain_kernel(has_experts: bool, sizes: PlainSizes) -> Specialisation {
+    let kernel = Specialisation::new(&PLAIN, "matmul_plain").define("EXPERTS", u32::from(has_experts));
+    kernel.define("ROWS", sizes.rows).define("OUTPUTS", sizes.outputs).define("CHUNK", sizes.chunk)
+}
+
+/// The kernels of a form, at the sizes that are met most.
+pub(super) fn all(op: OpKind, held: Held) -> Vec<Specialisation> {
+    let has_experts = op == OpKind::MoeMatmul;
+    match held.form {
+        Form::Rows if has_experts => vec![plain_kernel(true, PLAIN_FEW)],
+        Form::Rows => vec![plain_kernel(false, PLAIN_FEW), plain_kernel(false, PLAIN_MANY)],
+        Form::Tiles(tiles) => {
+            const HOPPER_SHARED: usize = 227 << 10;
+            let mut all = vec![few_kernel(tiles, has_experts)];
+            if !has_experts {
+                all.push(some_kernel(tiles, 32));
+            }
+            let rows = if tiles.parts == 2 { 64 } else { 128 };
+            all.push(many_kernel(tiles, has_experts, rows, stages(tiles, rows, HOPPER_SHARED)));
+            all.push(tiled_kernel(tiles, has_experts, rows / 2));
+            if has_experts {
+                all.push(sort_kernel());
+            }
+            all
+        }
+    }
+}
