@@ -41,7 +41,8 @@ fn declare_row(
     bind: Bind,
 ) -> Declaration {
     let name = types.to_owned();
-    let is_for = move |site: &Site| site.weight_types.first().is_some_and(|dtype| accepts(*dtype, &name));
+    // A second weight is a gate, which these kernels do not multiply.
+    let is_for = move |site: &Site| matches!(site.weight_types, [dtype] if accepts(*dtype, &name));
     let change = |row: KernelRow| {
         row.reading(held.form.input()).computing(held.form.arithmetic()).holding(PACKED).accepting(is_for)
     };

@@ -119,6 +119,7 @@ impl Product<'_> {
             Epilogue::None => 0,
             Epilogue::Relu2 => 1,
             Epilogue::Residual => 2,
+            Epilogue::Glu(_) => unreachable!("rows of products accept no gates"),
         }
     }
 
