@@ -16,6 +16,7 @@ pub(crate) struct Source {
 /// Headers that every kernel may include.
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("attention.cuh", include_str!("../kernels/attention.cuh")),
+    ("attention_f16.cuh", include_str!("../kernels/attention_f16.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("fragments.cuh", include_str!("../kernels/fragments.cuh")),
     ("matmul.cuh", include_str!("../kernels/matmul.cuh")),

@@ -45,9 +45,15 @@ static PLAIN: Source = Source {
     structs: &[AttentionParams::c_text],
 };
 
-static TENSOR: Source = Source {
-    stem: "attention_f16",
-    text: include_str!("../../kernels/attention_f16.cu"),
+static SPLIT: Source = Source {
+    stem: "attention_split",
+    text: include_str!("../../kernels/attention_split.cu"),
+    structs: &[AttentionParams::c_text],
+};
+
+static TILE: Source = Source {
+    stem: "attention_tile",
+    text: include_str!("../../kernels/attention_tile.cu"),
     structs: &[AttentionParams::c_text],
 };
 
@@ -117,12 +123,12 @@ impl Kernels {
         HEAD_TILE * (2 * 2 * (self.dims.head_dim + 8) + 4)
     }
 
-    /// `SplitShared` in attention_f16.cu.
+    /// `SplitShared` in attention_split.cu.
     fn split_shared(&self) -> u32 {
         (2 * self.unit_shared() + self.query_shared() + HEAD_TILE * (2 * 2 * (UNIT + 8) + 2 * 4 * 4)) as u32
     }
 
-    /// `TileShared` there.
+    /// `TileShared` in attention_tile.cu.
     fn tile_shared(&self, warps: usize) -> u32 {
         let whole = 4 * HEAD_TILE * (self.dims.head_dim + 4);
         (2 * self.unit_shared() + warps * (self.query_shared() + whole)) as u32
@@ -137,8 +143,12 @@ impl Kernels {
         }
     }
 
-    fn tensor(&self, entry: &'static str, warps: usize) -> Specialisation {
-        self.sized(&TENSOR, entry).define("TILE_WARPS", warps)
+    fn split(&self, entry: &'static str) -> Specialisation {
+        self.sized(&SPLIT, entry)
+    }
+
+    fn tile(&self, warps: usize) -> Specialisation {
+        self.sized(&TILE, "attention_tile").define("TILE_WARPS", warps)
     }
 }
 
@@ -156,10 +166,10 @@ pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
     let mut kernels = KvElem::ALL.map(|elem| plain(KvTypes::both(elem))).concat();
     let tensor = Kernels { dims: released, types: KvTypes::both(KvElem::F16), capped: false };
     let warps = tensor.tile_warps(most_shared_bytes(arch));
-    kernels.push(tensor.tensor("attention_split", warps).expecting(Expects::Mma));
-    kernels.push(tensor.tensor("attention_merge", warps));
+    kernels.push(tensor.split("attention_split").expecting(Expects::Mma));
+    kernels.push(tensor.split("attention_merge"));
     if warps > 0 {
-        kernels.push(tensor.tensor("attention_tile", warps).expecting(Expects::Mma));
+        kernels.push(tensor.tile(warps).expecting(Expects::Mma));
     }
     let accepts = |site: &Site| match site.op {
         Op::Attention(Attention { dims, .. }) => {
@@ -235,17 +245,17 @@ fn tensor_launches(
     let with_tiles = warps > 0 && tokens >= TILE_ROWS as usize;
     let params = AttentionParams { tile_rows: if with_tiles { TILE_ROWS } else { u32::MAX }, ..*params };
     let dims = kernels.dims;
-    let split = Launch::new(kernels.tensor("attention_split", warps), &params)
+    let split = Launch::new(kernels.split("attention_split"), &params)
         .grid([params.divided_rows, heads, params.most_blocks])
         .block(128)
         .shared(kernels.split_shared());
-    let merge = Launch::new(kernels.tensor("attention_merge", warps), &params)
+    let merge = Launch::new(kernels.split("attention_merge"), &params)
         .grid([params.divided_rows, dims.q_heads as u32, 1])
         .block(dims.head_dim as u32);
     let mut launches = vec![split, merge];
     if with_tiles {
         let rows = warps * (HEAD_TILE / kernels.group());
-        let tile = Launch::new(kernels.tensor("attention_tile", warps), &params)
+        let tile = Launch::new(kernels.tile(warps), &params)
             .grid([tokens.div_ceil(rows) as u32, dims.kv_heads as u32, 1])
             .block(32 * warps as u32)
             .shared(kernels.tile_shared(warps));

@@ -1,0 +1,159 @@
+// Attention over f16 caches on tensor cores: a tile of 16 query heads (of one row, or of several rows) against a unit.
+// Queries and weights are the sums of two f16 each, keys and values are themselves: products as exact as f32's.
+//
+// attention_split.cu and attention_tile.cu differ in who computes which unit; both follow the order of attention.cuh, so
+// they give the same bits.
+#pragma once
+#include "attention.cuh"
+#include "mma.cuh"
+
+#define TILE 16
+// 16 more bytes let eight lanes read eight rows at once.
+#define K_PITCH (HEAD_DIM + 8)
+#define UNITS_PER_SPLIT (SPLIT / UNIT)
+
+// Keys and values of a unit.
+struct UnitShared {
+    u16 k[UNIT][K_PITCH], v[UNIT][K_PITCH];
+};
+
+// Queries of a tile, times a power of two that brings the largest of a head to [1, 2).
+struct QueryShared {
+    u16 high[TILE][K_PITCH], low[TILE][K_PITCH];
+    // What products are multiplied with to become scores.
+    float scale[TILE];
+};
+
+DEVICE void copy_16(u16* to, const void* from, bool is_there) {
+    u32 address = (u32)__cvta_generic_to_shared(to);
+    int bytes = is_there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+}
+
+DEVICE void end_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until all but the latest `PENDING` groups of copies have arrived.
+template <int PENDING>
+DEVICE void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Starts bringing a unit; positions outside first ..= last are zero.
+template <int THREAD_COUNT>
+DEVICE void copy_unit(UnitShared& to, const AttentionParams& p, const SegmentEntry& segment, u32 kv_head, u32 unit,
+                      u32 first, u32 last) {
+    constexpr u32 VECTORS = HEAD_DIM / 8;
+    UnitPages pages(p, segment, unit, last);
+#pragma unroll
+    for (u32 i = threadIdx.x; i < UNIT * VECTORS; i += THREAD_COUNT) {
+        u32 j = i / VECTORS, d = i % VECTORS * 8, position = unit * UNIT + j;
+        bool is_there = position >= first && position <= last;
+        u8* page = pages.of(j);
+        u32 offset = 2 * (position % PAGE_TOKENS * HEAD_DIM + d);
+        copy_16(&to.k[j][d], key_head(page, kv_head) + offset, is_there);
+        copy_16(&to.v[j][d], value_head(page, kv_head) + offset, is_there);
+    }
+    end_copies();
+}
+
+// Brings the query of one head; by a warp.
+DEVICE void load_query(QueryShared& to, u32 at, const float* q, float scale) {
+    u32 lane = threadIdx.x % 32;
+    float largest = 0.0f;
+    for (u32 d = lane; q && d < HEAD_DIM; d += 32) largest = fmaxf(largest, fabsf(q[d]));
+    u32 exponent = __float_as_uint(warp_max(largest)) >> 23;
+    exponent = min(max(exponent, 27u), 227u);
+    float inverse = __uint_as_float((254u - exponent) << 23);
+    for (u32 d = 2 * lane; d < HEAD_DIM; d += 64) {
+        u32 high, low;
+        split_f16(q ? __fmul_rn(q[d], inverse) : 0.0f, q ? __fmul_rn(q[d + 1], inverse) : 0.0f, high, low);
+        *(u32*)&to.high[at][d] = high;
+        *(u32*)&to.low[at][d] = low;
+    }
+    if (lane == 0) to.scale[at] = __fmul_rn(scale, __uint_as_float(exponent << 23));
+}
+
+// Products of a tile of queries with TILES tiles of 8 keys from `first_key` on.
+template <int TILES>
+DEVICE void multiply_keys(float (*product)[4], const QueryShared& queries, const UnitShared& unit, u32 first_key) {
+    u32 lane = threadIdx.x % 32;
+    const u16* high = &queries.high[lane % 16][lane / 16 * 8];
+    const u16* low = &queries.low[lane % 16][lane / 16 * 8];
+    const u16* keys = &unit.k[first_key + lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8];
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+        for (int j = 0; j < 4; j++) product[i][j] = 0.0f;
+#pragma unroll(TILES > 2 ? 2 : HEAD_DIM / 16)
+    for (int d = 0; d < HEAD_DIM; d += 16) {
+        u32 qh[4], ql[4];
+        load_matrices(qh, high + d);
+        load_matrices(ql, low + d);
+#pragma unroll
+        for (int i = 0; i < TILES; i += 2) {
+            u32 k[4];
+            load_matrices(k, keys + 8 * i * K_PITCH + d);
+            mma_f16(product[i], qh, k[0], k[1]);
+            mma_f16(product[i + 1], qh, k[2], k[3]);
+            mma_f16(product[i], ql, k[0], k[1]);
+            mma_f16(product[i + 1], ql, k[2], k[3]);
+        }
+    }
+}
+
+// Adds a unit's values by weight: two tiles of 8 columns from `column` on.
+DEVICE void multiply_values(float (*mixed)[4], const u32* weights_high, const u32* weights_low, const UnitShared& unit,
+                            u32 first_key, u32 column) {
+    u32 lane = threadIdx.x % 32, v[4];
+    load_matrices_transposed(v, &unit.v[first_key + lane / 8 % 2 * 8 + lane % 8][column + lane / 16 * 8]);
+    mma_f16(mixed[0], weights_high, v[0], v[1]);
+    mma_f16(mixed[1], weights_high, v[2], v[3]);
+    mma_f16(mixed[0], weights_low, v[0], v[1]);
+    mma_f16(mixed[1], weights_low, v[2], v[3]);
+}
+
+// Scores of two tiles of 8 keys: element j of tile i is key `first + 8i + 2q + j % 2`, seen between the bounds of the
+// row of element j / 2. Returns the largest of each row over the four lanes that share it.
+DEVICE void score_keys(const AttentionParams& p, float (*score)[4], const float* scale, const u32* first_position,
+                       const u32* last_position, u32 first_key, float* largest) {
+    u32 q = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            u32 position = first_key + 8 * i + 2 * q + j % 2;
+            bool is_seen = position >= first_position[j / 2] && position <= last_position[j / 2];
+            score[i][j] = is_seen ? score_of(p, score[i][j], scale[j / 2]) : MINUS_INFINITY;
+            largest[j / 2] = fmaxf(largest[j / 2], score[i][j]);
+        }
+    }
+}
+
+DEVICE float row_max(float value) {
+    value = fmaxf(value, __shfl_xor_sync(ALL_LANES, value, 1));
+    return fmaxf(value, __shfl_xor_sync(ALL_LANES, value, 2));
+}
+
+DEVICE float row_sum(float value) {
+    value = __fadd_rn(value, __shfl_xor_sync(ALL_LANES, value, 1));
+    return __fadd_rn(value, __shfl_xor_sync(ALL_LANES, value, 2));
+}
+
+// Scores of 16 keys become weights, split as the first factor of a product; returns the sum of row g or g + 8.
+DEVICE void weigh_keys(float (*score)[4], const float* largest, u32* high, u32* low, float* sum) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        // A row that sees none of the unit's keys.
+        float top = largest[half] == MINUS_INFINITY ? 0.0f : largest[half];
+        float total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float first = expf(__fsub_rn(score[i][2 * half], top));
+            float second = expf(__fsub_rn(score[i][2 * half + 1], top));
+            split_f16(first, second, high[2 * i + half], low[2 * i + half]);
+            total = i == 0 ? __fadd_rn(first, second) : __fadd_rn(__fadd_rn(total, first), second);
+        }
+        sum[half] = row_sum(total);
+    }
+}
