@@ -106,11 +106,13 @@ struct Reach {
 template <int ELEM, bool IS_KEY>
 DEVICE void load_tile(AttentionShared& shared, const AttentionParams& p, const SegmentEntry& segment, u32 kv_head,
                       u32 unit, Reach reach) {
+    UnitPages pages(p, segment, unit, reach.last);
+#pragma unroll 8
     for (u32 i = threadIdx.x; i < UNIT * HEAD_DIM; i += THREADS) {
         u32 j = i / HEAD_DIM, d = i % HEAD_DIM, position = unit * UNIT + j;
         float value = 0.0f;
         if (position >= reach.first && position <= reach.last) {
-            u8* page = page_at(p, segment, position);
+            u8* page = pages.of(j);
             const u8* head = IS_KEY ? key_head(page, kv_head) : value_head(page, kv_head);
             value = load_value<ELEM>(head, position % PAGE_TOKENS, d, IS_KEY ? p.k_scale : p.v_scale);
         }

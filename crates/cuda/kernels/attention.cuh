@@ -1,10 +1,10 @@
 // What the kernels of attention share: where keys and values lie, which of them a row sees, and how partial results are
 // put together.
 //
-// Sums run over units of 64 positions, splits of 512 and the whole, all by absolute position: a unit is computed on its
-// own, units are merged into their split in order, splits into the row's result in order. Whichever block merges, the
-// arithmetic is that of `merge`.
-// Defines: Q_HEADS, KV_HEADS, HEAD_DIM, K_ELEM, V_ELEM.
+// Sums run over units of 64 positions, by absolute position: a unit is computed on its own, and units are merged in
+// order. On tensor cores they are merged into splits of 512 positions, and these into the row's result. Whichever block
+// merges, the arithmetic is that of `merge`.
+// Defines: Q_HEADS, KV_HEADS, HEAD_DIM, K_ELEM, V_ELEM, CAPPED.
 #pragma once
 #include "common.cuh"
 
@@ -35,6 +35,24 @@ DEVICE u8* page_at(const AttentionParams& p, const SegmentEntry& segment, u32 po
     return p.pages + (u64)p.step->pages[segment.first_page + position / PAGE_TOKENS] * p.page_bytes;
 }
 
+#define UNIT_PAGES (UNIT / PAGE_TOKENS)
+
+// The pages of a unit, looked up once; those beyond the last position that is looked at stand for nothing.
+struct UnitPages {
+    u8* pages[UNIT_PAGES];
+
+    DEVICE UnitPages(const AttentionParams& p, const SegmentEntry& segment, u32 unit, u32 last) {
+#pragma unroll
+        for (u32 i = 0; i < UNIT_PAGES; i++) pages[i] = page_at(p, segment, min(unit * UNIT + i * PAGE_TOKENS, last));
+    }
+
+    // The page of a position, counted within the unit.
+    DEVICE u8* of(u32 j) const {
+        static_assert(UNIT_PAGES == 2, "a unit has two pages");
+        return j < PAGE_TOKENS ? pages[0] : pages[1];
+    }
+};
+
 DEVICE u8* key_head(u8* page, u32 head) {
     return page + head * Stored<K_ELEM>::head_bytes;
 }
@@ -53,7 +71,7 @@ DEVICE u32 first_seen(const AttentionParams& p, u32 position) {
 // The score of a product; `scale` holds the op's factor.
 DEVICE float score_of(const AttentionParams& p, float product, float scale) {
     float score = __fmul_rn(product, scale);
-    return p.soft_cap > 0.0f ? __fmul_rn(p.soft_cap, tanhf(__fdiv_rn(score, p.soft_cap))) : score;
+    return CAPPED ? __fmul_rn(p.soft_cap, tanhf(__fdiv_rn(score, p.soft_cap))) : score;
 }
 
 // A part of a softmax: the largest score, and the sum of exponentials below it.

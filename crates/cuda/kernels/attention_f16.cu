@@ -53,10 +53,12 @@ template <int THREAD_COUNT>
 DEVICE void copy_unit(UnitShared& to, const AttentionParams& p, const SegmentEntry& segment, u32 kv_head, u32 unit,
                       u32 first, u32 last) {
     constexpr u32 VECTORS = HEAD_DIM / 8;
+    UnitPages pages(p, segment, unit, last);
+#pragma unroll
     for (u32 i = threadIdx.x; i < UNIT * VECTORS; i += THREAD_COUNT) {
         u32 j = i / VECTORS, d = i % VECTORS * 8, position = unit * UNIT + j;
         bool is_there = position >= first && position <= last;
-        u8* page = page_at(p, segment, is_there ? position : last);
+        u8* page = pages.of(j);
         u32 offset = 2 * (position % PAGE_TOKENS * HEAD_DIM + d);
         copy_16(&to.k[j][d], key_head(page, kv_head) + offset, is_there);
         copy_16(&to.v[j][d], value_head(page, kv_head) + offset, is_there);
@@ -91,7 +93,7 @@ DEVICE void multiply_keys(float (*product)[4], const QueryShared& queries, const
 #pragma unroll
     for (int i = 0; i < TILES; i++)
         for (int j = 0; j < 4; j++) product[i][j] = 0.0f;
-#pragma unroll
+#pragma unroll(TILES > 2 ? 2 : HEAD_DIM / 16)
     for (int d = 0; d < HEAD_DIM; d += 16) {
         u32 qh[4], ql[4];
         load_matrices(qh, high + d);
@@ -350,8 +352,51 @@ KERNEL __launch_bounds__(SPLIT_THREADS, 1) attention_split(const __grid_constant
     }
 }
 
+// Most items of a row; the host allows no more.
+#define MOST_ITEMS 256
+
+// How the items of a row are merged into splits, and these into the whole: factors on what was merged before, and on what
+// is added.
+struct MergeShared {
+    Sums items[MOST_ITEMS], splits[MOST_ITEMS];
+    MergeFactors in_split[MOST_ITEMS], in_whole[MOST_ITEMS];
+};
+
+// The items of a split, of which there are `splits`.
+DEVICE void items_of_split(const Division& division, u32 split, u32& begin, u32& end) {
+    begin = split, end = split + 1;
+    if (division.units_per_item != 1) return;
+    u32 unit = (division.first_unit / UNITS_PER_SPLIT + split) * UNITS_PER_SPLIT;
+    begin = max(unit, division.first_unit) - division.first_unit;
+    end = min(unit + UNITS_PER_SPLIT, division.last_unit + 1) - division.first_unit;
+}
+
+// Finds all factors. The largest score so far is a maximum, so that every split can find its own.
+DEVICE void find_factors(MergeShared& shared, const Division& division, const float* results, u32 splits) {
+    for (u32 item = threadIdx.x; item < division.items; item += HEAD_DIM) {
+        const float* result = results + item * (HEAD_DIM + 2);
+        shared.items[item] = Sums{result[0], result[1]};
+    }
+    __syncthreads();
+    for (u32 split = threadIdx.x; split < splits; split += HEAD_DIM) {
+        u32 begin, end;
+        items_of_split(division, split, begin, end);
+        Sums sums = NO_SUMS;
+        for (u32 item = begin; item < end; item++) shared.in_split[item] = merge(sums, shared.items[item]);
+        shared.splits[split] = sums;
+    }
+    __syncthreads();
+    for (u32 split = threadIdx.x; split < splits; split += HEAD_DIM) {
+        Sums before = NO_SUMS;
+        for (u32 i = 0; i < split; i++) before.largest = fmaxf(before.largest, shared.splits[i].largest);
+        shared.in_whole[split] = merge(before, shared.splits[split]);
+    }
+    __syncthreads();
+}
+
 // A block has a head of a row, a thread a channel.
 KERNEL __launch_bounds__(HEAD_DIM) attention_merge(const __grid_constant__ AttentionParams p) {
+    __shared__ MergeShared shared;
     start_dependents();
     wait_for_inputs();
     u32 row = blockIdx.x, head = blockIdx.y, d = threadIdx.x;
@@ -361,19 +406,26 @@ KERNEL __launch_bounds__(HEAD_DIM) attention_merge(const __grid_constant__ Atten
     u32 last = segment.position + (row - segment.first_row), first = first_seen(p, last);
     Division division(p, row, first, last);
     if (division.units_per_item == 0) return;
-    Sums whole = NO_SUMS, split = NO_SUMS;
-    float whole_value = 0.0f, split_value = 0.0f;
-    const float* result = item_result(p, row, head, 0);
+    u32 splits = last / SPLIT - first / SPLIT + 1;
+    const float* results = item_result(p, row, head, 0);
+    find_factors(shared, division, results, splits);
+    Sums whole = NO_SUMS;
+    float whole_value = 0.0f;
 #pragma unroll 4
-    for (u32 item = 0; item < division.items; item++, result += HEAD_DIM + 2) {
-        Sums sums = {result[0], result[1]};
-        float value = result[2 + d];
-        split_value = merged(split_value, value, merge(split, sums));
-        u32 next = division.end(item);
-        if (item + 1 == division.items || next % UNITS_PER_SPLIT == 0) {
-            whole_value = merged(whole_value, split_value, merge(whole, split));
-            split = NO_SUMS, split_value = 0.0f;
-        }
+    for (u32 split = 0; split < splits; split++) {
+        u32 begin, end;
+        items_of_split(division, split, begin, end);
+        float values[UNITS_PER_SPLIT], value = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < UNITS_PER_SPLIT; i++)
+            values[i] = begin + i < end ? results[(begin + i) * (HEAD_DIM + 2) + 2 + d] : 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < UNITS_PER_SPLIT; i++)
+            if (begin + i < end) value = merged(value, values[i], shared.in_split[begin + i]);
+        MergeFactors factors = shared.in_whole[split];
+        whole_value = merged(whole_value, value, factors);
+        whole.sum = merged(whole.sum, shared.splits[split].sum, factors);
+        whole.largest = fmaxf(whole.largest, shared.splits[split].largest);
     }
     f32_row(p.out, row)[head * HEAD_DIM + d] = __fmul_rn(whole_value, final_factor(p, whole, head));
 }

@@ -8,6 +8,7 @@
 #define THREADS 1024
 #define SLICES 32
 #define BINS 256
+#define AHEAD 8
 #define BAND 21.0f
 #define SPREAD 0x9e3779b9u
 #define MINUS_INFINITY __uint_as_float(0xff800000u)
@@ -121,6 +122,7 @@ KERNEL __launch_bounds__(256) choose_best(const __grid_constant__ ChooseParams p
     if (row >= p.step->wanted_rows) return;
     Row logits(p, row);
     u64 best = 0;
+#pragma unroll 8
     for (u32 token = blockIdx.x * 256 + threadIdx.x; token < logits.tokens; token += 256 * SLICES) {
         u64 rank = rank_of(logits.at(token), token);
         best = rank > best ? rank : best;
@@ -151,14 +153,22 @@ struct Draw {
     static DEVICE u64 weight(float scaled) { return (u64)(expf(fminf(scaled, 0.0f)) * 1099511626752.0f); }
 
     // Calls `visit(is_kept, rank, scaled)` for every token, all lanes together; kept are those within the band that no
-    // cut has taken away.
+    // cut has taken away. Logits are read some at a time: each takes long to come.
     template <class Visit>
     DEVICE void each(Visit visit) const {
-        for (u32 first = 0; first < row.tokens; first += THREADS) {
-            u32 token = first + threadIdx.x;
-            float value = token < row.tokens ? row.at(token) : MINUS_INFINITY, s = scaled(value);
-            u64 rank = rank_of(value, token);
-            visit(rank != 0 && rank >= lowest && s >= -BAND, rank, s);
+        for (u32 first = threadIdx.x; first < (row.tokens + THREADS - 1) / THREADS * THREADS; first += AHEAD * THREADS) {
+            float values[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                u32 token = first + i * THREADS;
+                values[i] = token < row.tokens ? row.at(token) : MINUS_INFINITY;
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                float s = scaled(values[i]);
+                u64 rank = rank_of(values[i], first + i * THREADS);
+                visit(rank != 0 && rank >= lowest && s >= -BAND, rank, s);
+            }
         }
     }
 

@@ -92,6 +92,23 @@ DEVICE void store_state(float* words, u32 index, float value) {
     if (ELEM == STATE_BF16) ((u16*)words)[index] = bf16_bits(value);
 }
 
+// Two neighbouring elements, the first at an even index.
+template <int ELEM>
+DEVICE float2 load_state_pair(const float* words, u32 index) {
+    if (ELEM == STATE_F32) return *(const float2*)(words + index);
+    u32 pair = ((const u32*)words)[index / 2];
+    if (ELEM == STATE_F16) return make_float2(f16_value((u16)pair), f16_value((u16)(pair >> 16)));
+    return make_float2(bf16_value((u16)pair), bf16_value((u16)(pair >> 16)));
+}
+
+// Stores two rounded values.
+template <int ELEM>
+DEVICE void store_state_pair(float* words, u32 index, float2 values) {
+    if (ELEM == STATE_F32) *(float2*)(words + index) = values;
+    if (ELEM == STATE_F16) ((u32*)words)[index / 2] = f16_pair(values.x, values.y);
+    if (ELEM == STATE_BF16) ((u32*)words)[index / 2] = (u32)bf16_bits(values.x) | (u32)bf16_bits(values.y) << 16;
+}
+
 // Whether the state at this start of a chunk is one that the slot still holds when the sequence has run so far.
 DEVICE bool is_kept(const SlotView& slots, u32 chunk_start, u32 end) {
     return chunk_start + slots.chunks * SSM_CHUNK > end / SSM_CHUNK * SSM_CHUNK;

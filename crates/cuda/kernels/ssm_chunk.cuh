@@ -80,43 +80,47 @@ DEVICE void each_element(StatePiece& piece, const ChunkPlace& place, u32 part, V
     }
 }
 
-DEVICE void load_piece(StatePiece& piece, const ChunkPlace& place, u32 part, const float* words) {
-#if STATE_ELEM == STATE_F32 && HEAD_DIM % 2 == 0
+// Visits the pairs of channels: `visit(first, second, index of the first)`.
+template <class Visit>
+DEVICE void each_pair(StatePiece& piece, const ChunkPlace& place, u32 part, Visit visit) {
+    u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g, row = 32 * place.block + 2 * place.q;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
 #pragma unroll
-        for (int j = 0; j < 2; j++) {
-            u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g;
-            u32 row = 32 * place.block + 8 * i + 2 * place.q + j;
-            float2 pair = make_float2(0.0f, 0.0f);
-            if (channel < HEAD_DIM && row < STATE) pair = *(const float2*)(words + row * HEAD_DIM + channel);
-            piece.value[i][j] = pair.x, piece.value[i][j + 2] = pair.y;
-        }
+        for (int j = 0; j < 2; j++)
+            if (channel < HEAD_DIM && row + 8 * i + j < STATE)
+                visit(piece.value[i][j], piece.value[i][j + 2], (row + 8 * i + j) * HEAD_DIM + channel);
     }
-#else
+}
+
+DEVICE void load_piece(StatePiece& piece, const ChunkPlace& place, u32 part, const float* words) {
+#pragma unroll
     for (int i = 0; i < 4; i++)
+#pragma unroll
         for (int j = 0; j < 4; j++) piece.value[i][j] = 0.0f;
+#if HEAD_DIM % 2 == 0
+    each_pair(piece, place, part, [&](float& first, float& second, u32 index) {
+        float2 pair = load_state_pair<STATE_ELEM>(words, index);
+        first = pair.x, second = pair.y;
+    });
+#else
     each_element(piece, place, part, [&](float& value, u32 index) { value = load_state<STATE_ELEM>(words, index); });
 #endif
 }
 
 DEVICE void store_piece(StatePiece& piece, const ChunkPlace& place, u32 part, float* words) {
-#if STATE_ELEM == STATE_F32 && HEAD_DIM % 2 == 0
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g;
-            u32 row = 32 * place.block + 8 * i + 2 * place.q + j;
-            if (channel < HEAD_DIM && row < STATE)
-                *(float2*)(words + row * HEAD_DIM + channel) =
-                    make_float2(piece.value[i][j], piece.value[i][j + 2]);
-        }
-    }
+#if HEAD_DIM % 2 == 0
+    each_pair(piece, place, part, [&](float& first, float& second, u32 index) {
+        store_state_pair<STATE_ELEM>(words, index, make_float2(first, second));
+    });
 #else
     each_element(piece, place, part, [&](float& value, u32 index) { store_state<STATE_ELEM>(words, index, value); });
 #endif
 }
+
+// Whether rows of B, C and x can be read four values at a time.
+#define IN_FOURS (STATE % 4 == 0 && HEAD_DIM % 4 == 0)
+#define WIDTH (IN_FOURS ? 4 : 1)
 
 // Puts the values of two neighbouring columns into shared memory.
 template <int COLS>
@@ -127,82 +131,165 @@ DEVICE void put_pair(Split<COLS>& to, u32 position, u32 column, float first, flo
     *(u32*)&to.low[position][column] = low;
 }
 
-DEVICE void put(Split<PITCH>& to, u32 position, u32 column, float value) {
+template <int COLS>
+DEVICE void put(Split<COLS>& to, u32 position, u32 column, float value) {
     u32 high, low;
     split_bf16(value, 0.0f, high, low);
     to.high[position][column] = (u16)high;
     to.low[position][column] = (u16)low;
 }
 
-// Fills shared memory with positions 0 .. end of a chunk, of which `fresh` on are computed now. `b(s, n)`, `c(s, n)`
-// and `x(s, channel)` give values of this block's head, for rows and channels that exist; `dt(s)` its step sizes.
-template <class B, class C, class X, class Dt>
-DEVICE void load_chunk(ChunkShared& shared, u32 part, u32 fresh, u32 end, float a, B b, C c, X x, Dt dt) {
-    for (u32 i = threadIdx.x; i < SSM_CHUNK * N_PADDED / 2; i += CHUNK_THREADS) {
-        u32 s = i / (N_PADDED / 2), n = i % (N_PADDED / 2) * 2;
-        bool is_there = s < end;
-        float first = is_there && n < STATE ? b(s, n) : 0.0f;
-        float second = is_there && n + 1 < STATE ? b(s, n + 1) : 0.0f;
-        put_pair(shared.b, s, n, first, second);
-        if (s / 8 < fresh / 8 || s / 8 > (end - 1) / 8) continue;
-        is_there = s >= fresh && s < end;
-        first = is_there && n < STATE ? c(s, n) : 0.0f;
-        second = is_there && n + 1 < STATE ? c(s, n + 1) : 0.0f;
-        put_pair(shared.c, s, n, first, second);
+// WIDTH neighbouring columns of a row.
+struct Columns {
+    float value[WIDTH];
+
+    // Zeros where there is no row or column.
+    DEVICE void fetch(const float* row, u32 column) {
+        bool is_there = row && column < STATE;
+#if IN_FOURS
+        float4 values = is_there ? *(const float4*)(row + column) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        value[0] = values.x, value[1] = values.y, value[2] = values.z, value[3] = values.w;
+#else
+        value[0] = is_there ? row[column] : 0.0f;
+#endif
     }
-    for (u32 i = threadIdx.x; i < SSM_CHUNK * PART_CHANNELS; i += CHUNK_THREADS) {
-        u32 s = i / PART_CHANNELS, channel = i % PART_CHANNELS;
-        bool is_there = s < end && part * PART_CHANNELS + channel < HEAD_DIM;
-        float value = is_there ? x(s, part * PART_CHANNELS + channel) : 0.0f;
-        shared.plain_x[s][channel] = value;
-        put(shared.x, s, fragment_column(channel), value);
+
+    DEVICE void put_into(Split<N_PITCH>& to, u32 position, u32 column) const {
+#if IN_FOURS
+        put_pair(to, position, column, value[0], value[1]);
+        put_pair(to, position, column + 2, value[2], value[3]);
+#else
+        put(to, position, column, value[0]);
+#endif
     }
-    if (threadIdx.x < SSM_CHUNK) {
-        u32 s = threadIdx.x;
-        float own = s < end ? dt(s) : 0.0f, product = __fmul_rn(own, a), sum = 0.0f;
+};
+
+#define ROW_VECTORS (N_PADDED / WIDTH)
+#define FETCHED_VECTORS (SSM_CHUNK * ROW_VECTORS / CHUNK_THREADS)
+#define FETCHED_X ((SSM_CHUNK * PART_CHANNELS + CHUNK_THREADS - 1) / CHUNK_THREADS)
+
+// What a thread brings of a chunk.
+//
+// The rows come from memory, or from a computation value by value. `Rows` has
+//   is_stored(position); b(position), c(position), x(position): the rows that are stored, of the block's group or head
+//   b_value(position, n), c_value(position, n), x_value(position, channel): values of rows that are not
+//   dt(position): the head's step size
+struct Fetched {
+    Columns b[FETCHED_VECTORS], c[FETCHED_VECTORS];
+    float x[FETCHED_X], dt;
+
+    // Reads positions 0 .. end of the chunk at `start`, of which `fresh` on are computed now; what is not there is zero.
+    template <class Rows>
+    DEVICE void fetch(const Rows& rows, u32 part, u32 start, u32 fresh, u32 end) {
 #pragma unroll
-        for (int i = 0; i < SSM_CHUNK; i++) {
-            float next = __shfl_sync(ALL_LANES, product, i);
-            sum = i <= s ? __fadd_rn(sum, next) : sum;
+        for (u32 i = 0; i < FETCHED_VECTORS; i++) {
+            u32 at = i * CHUNK_THREADS + threadIdx.x, s = at / ROW_VECTORS, n = at % ROW_VECTORS * WIDTH;
+            bool is_stored = s < end && rows.is_stored(start + s);
+            b[i].fetch(is_stored ? rows.b(start + s) : 0, n);
+            c[i].fetch(is_stored && s >= fresh ? rows.c(start + s) : 0, n);
         }
-        float last = __shfl_sync(ALL_LANES, sum, SSM_CHUNK - 1);
-        shared.dt[s] = own;
-        shared.sums[s] = sum;
-        shared.decays[s] = expf(sum);
-        shared.steps[s] = __fmul_rn(expf(__fsub_rn(last, sum)), own);
+#pragma unroll
+        for (u32 i = 0; i < FETCHED_X; i++) {
+            u32 at = i * CHUNK_THREADS + threadIdx.x, s = at / PART_CHANNELS;
+            u32 channel = part * PART_CHANNELS + at % PART_CHANNELS;
+            bool is_stored = s < end && channel < HEAD_DIM && rows.is_stored(start + s);
+            x[i] = is_stored ? rows.x(start + s)[channel] : 0.0f;
+        }
+        dt = threadIdx.x < end ? rows.dt(start + threadIdx.x) : 0.0f;
+    }
+
+    DEVICE void put_into(ChunkShared& shared) const {
+#pragma unroll
+        for (u32 i = 0; i < FETCHED_VECTORS; i++) {
+            u32 at = i * CHUNK_THREADS + threadIdx.x, s = at / ROW_VECTORS, n = at % ROW_VECTORS * WIDTH;
+            b[i].put_into(shared.b, s, n);
+            c[i].put_into(shared.c, s, n);
+        }
+#pragma unroll
+        for (u32 i = 0; i < FETCHED_X; i++) {
+            u32 at = i * CHUNK_THREADS + threadIdx.x, s = at / PART_CHANNELS, channel = at % PART_CHANNELS;
+            if (s >= SSM_CHUNK) break;
+            shared.plain_x[s][channel] = x[i];
+            put(shared.x, s, fragment_column(channel), x[i]);
+        }
+    }
+};
+
+// Computes the rows of a chunk that are not stored, in the place of the zeros that stand for them.
+template <class Rows>
+DEVICE void compute_rows(ChunkShared& shared, const Rows& rows, u32 part, u32 start, u32 fresh, u32 end) {
+    constexpr u32 COLUMNS = 2 * STATE + PART_CHANNELS;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < (end - fresh) * COLUMNS; i += CHUNK_THREADS) {
+        u32 s = fresh + i / COLUMNS, column = i % COLUMNS;
+        if (column < STATE) {
+            put(shared.b, s, column, rows.b_value(start + s, column));
+        } else if (column < 2 * STATE) {
+            put(shared.c, s, column - STATE, rows.c_value(start + s, column - STATE));
+        } else if (part * PART_CHANNELS + (column - 2 * STATE) < HEAD_DIM) {
+            u32 channel = column - 2 * STATE;
+            float value = rows.x_value(start + s, part * PART_CHANNELS + channel);
+            shared.plain_x[s][channel] = value;
+            put(shared.x, s, fragment_column(channel), value);
+        }
     }
 }
 
-// One product of split operands: large and small parts are summed apart.
-DEVICE void mma_split(float* large, float* small, const u32* a_high, const u32* a_low, const u32* b_high,
-                      const u32* b_low) {
-    mma_bf16(large, a_high, b_high[0], b_high[1]);
-    mma_bf16(small, a_high, b_low[0], b_low[1]);
-    mma_bf16(small, a_low, b_high[0], b_high[1]);
+// Running sums of dt·A and what follows from them; by the first warp.
+DEVICE void sum_decays(ChunkShared& shared, float dt, float a) {
+    u32 s = threadIdx.x;
+    float product = __fmul_rn(dt, a), sum = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < SSM_CHUNK; i++) {
+        float next = __shfl_sync(ALL_LANES, product, i);
+        sum = i <= s ? __fadd_rn(sum, next) : sum;
+    }
+    float last = __shfl_sync(ALL_LANES, sum, SSM_CHUNK - 1);
+    shared.dt[s] = dt;
+    shared.sums[s] = sum;
+    shared.decays[s] = expf(sum);
+    shared.steps[s] = __fmul_rn(expf(__fsub_rn(last, sum)), dt);
 }
+
+// Sums of a product of split operands: of the high parts, and of the high parts with the other's low ones.
+struct SplitSums {
+    float high[4], low[4];
+
+    DEVICE SplitSums() {
+        for (int i = 0; i < 4; i++) high[i] = low[i] = 0.0f;
+    }
+
+    DEVICE void add(const u32* a_high, const u32* a_low, const u32* b_high, const u32* b_low) {
+        mma_bf16(high, a_high, b_high[0], b_high[1]);
+        mma_bf16(low, a_low, b_high[0], b_high[1]);
+        mma_bf16(low, a_high, b_low[0], b_low[1]);
+    }
+
+    DEVICE float operator[](int i) const { return __fadd_rn(high[i], low[i]); }
+};
 
 // Weights of x_s in y_t, for tiles of 16 t and 8 s.
 DEVICE void weigh(ChunkShared& shared, const ChunkPlace& place, u32 fresh, u32 end) {
     for (u32 tile = place.warp; tile < 8; tile += CHUNK_WARPS) {
         u32 t0 = tile / 4 * 16, s0 = tile % 4 * 8;
         if (t0 + 16 <= fresh || t0 >= end) continue;
-        float large[4] = {}, small[4] = {};
+        SplitSums sums;
         if (s0 < t0 + 16) {
             const u16* a_high = &shared.c.high[t0 + place.lane % 16][place.lane / 16 * 8];
             const u16* a_low = &shared.c.low[t0 + place.lane % 16][place.lane / 16 * 8];
             const u16* b_high = &shared.b.high[s0 + place.lane % 8][place.lane / 8 * 8];
             const u16* b_low = &shared.b.low[s0 + place.lane % 8][place.lane / 8 * 8];
-#pragma unroll 2
+#pragma unroll 1
             for (int n = 0; n < N_PADDED; n += 32) {
                 u32 bh[4], bl[4], ah[4], al[4];
                 load_matrices(bh, b_high + n);
                 load_matrices(bl, b_low + n);
                 load_matrices(ah, a_high + n);
                 load_matrices(al, a_low + n);
-                mma_split(large, small, ah, al, bh, bl);
+                sums.add(ah, al, bh, bl);
                 load_matrices(ah, a_high + n + 16);
                 load_matrices(al, a_low + n + 16);
-                mma_split(large, small, ah, al, bh + 2, bl + 2);
+                sums.add(ah, al, bh + 2, bl + 2);
             }
         }
 #pragma unroll
@@ -213,7 +300,7 @@ DEVICE void weigh(ChunkShared& shared, const ChunkPlace& place, u32 fresh, u32 e
             for (int j = 0; j < 2; j++) {
                 float decay = expf(__fsub_rn(shared.sums[t], shared.sums[s + j]));
                 float step = __fmul_rn(decay, shared.dt[s + j]);
-                float product = __fadd_rn(large[2 * half + j], small[2 * half + j]);
+                float product = sums[2 * half + j];
                 weight[j] = s + j <= t && t < end ? __fmul_rn(step, product) : 0.0f;
             }
             put_pair(shared.weights, t, s, weight[0], weight[1]);
@@ -237,12 +324,12 @@ DEVICE void carry(ChunkShared& shared, const ChunkPlace& place, const StatePiece
         u32 ch[4], cl[4];
         load_matrices(ch, &shared.c.high[t0 + place.lane % 8][32 * place.block + place.lane / 8 * 8]);
         load_matrices(cl, &shared.c.low[t0 + place.lane % 8][32 * place.block + place.lane / 8 * 8]);
-        float large[4] = {}, small[4] = {};
-        mma_split(large, small, high[0], low[0], ch, cl);
-        mma_split(large, small, high[1], low[1], ch + 2, cl + 2);
+        SplitSums sums;
+        sums.add(high[0], low[0], ch, cl);
+        sums.add(high[1], low[1], ch + 2, cl + 2);
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            float2 pair = make_float2(__fadd_rn(large[j], small[j]), __fadd_rn(large[j + 2], small[j + 2]));
+            float2 pair = make_float2(sums[j], sums[j + 2]);
             *(float2*)&shared.carried[place.block][t0 + 2 * place.q + j][place.channel + 2 * place.g] = pair;
         }
     }
@@ -265,14 +352,14 @@ DEVICE void finish(ChunkShared& shared, const ChunkPlace& place, u32 part, u32 f
         u32 wh[4], wl[4];
         load_matrices(wh, &shared.weights.high[t0 + place.lane % 8][place.lane / 8 * 8]);
         load_matrices(wl, &shared.weights.low[t0 + place.lane % 8][place.lane / 8 * 8]);
-        float large[4] = {}, small[4] = {};
-        mma_split(large, small, xh[0], xl[0], wh, wl);
-        mma_split(large, small, xh[1], xl[1], wh + 2, wl + 2);
+        SplitSums sums;
+        sums.add(xh[0], xl[0], wh, wl);
+        sums.add(xh[1], xl[1], wh + 2, wl + 2);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             u32 t = t0 + 2 * place.q + j % 2, channel = place.channel + 2 * place.g + j / 2;
             if (t < fresh || t >= end || part * PART_CHANNELS + channel >= HEAD_DIM) continue;
-            float y = __fadd_rn(large[j], small[j]);
+            float y = sums[j];
             if (has_state) {
                 float carried = shared.carried[0][t][channel];
 #pragma unroll
@@ -308,12 +395,12 @@ DEVICE void advance(ChunkShared& shared, const ChunkPlace& place, StatePiece& pi
         u32 bh[4], bl[4];
         load_matrices_transposed(bh, &shared.b.high[place.lane][32 * place.block + 8 * i]);
         load_matrices_transposed(bl, &shared.b.low[place.lane][32 * place.block + 8 * i]);
-        float large[4] = {}, small[4] = {};
-        mma_split(large, small, xh[0], xl[0], bh, bl);
-        mma_split(large, small, xh[1], xl[1], bh + 2, bl + 2);
+        SplitSums sums;
+        sums.add(xh[0], xl[0], bh, bl);
+        sums.add(xh[1], xl[1], bh + 2, bl + 2);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            float added = __fadd_rn(large[j], small[j]);
+            float added = sums[j];
             piece.value[i][j] = has_state ? __fmaf_rn(keep, piece.value[i][j], added) : added;
         }
     }
@@ -326,25 +413,29 @@ struct ScanHead {
     float* slot;
 };
 
-// Runs the rows of a segment, chunk by chunk. The four functions give values by position and column of the head:
-// `b(position, n)`, `c(position, n)`, `x(position, channel)`, `dt(position)`; `out(position, channel, value)` takes
-// what comes out.
-template <class B, class C, class X, class Dt, class Out>
+// Runs the rows of a segment, chunk by chunk; `out(position, channel, value)` takes what comes out.
+template <class Rows, class Out>
 DEVICE void scan_segment(ChunkShared& shared, const SlotView& slots, const SegmentEntry& segment, const ScanHead& own,
-                         B b, C c, X x, Dt dt, Out out) {
+                         const Rows& rows, Out out) {
     ChunkPlace place;
     StatePiece piece;
     u32 position = segment.position, stop = segment.position + segment.rows;
     bool has_state = position >= SSM_CHUNK;
     if (has_state) load_piece(piece, place, own.part, state_words(slots, own.slot, position, own.head, HEADS));
-    while (position < stop) {
-        u32 start = position / SSM_CHUNK * SSM_CHUNK, fresh = position - start, end = min(stop - start, SSM_CHUNK);
+    Fetched fetched;
+    u32 start = position / SSM_CHUNK * SSM_CHUNK, fresh = position - start, end = min(stop - start, SSM_CHUNK);
+    fetched.fetch(rows, own.part, start, fresh, end);
+    while (true) {
         __syncthreads();
-        load_chunk(
-            shared, own.part, fresh, end, own.a, [&](u32 s, u32 n) { return b(start + s, n); },
-            [&](u32 s, u32 n) { return c(start + s, n); }, [&](u32 s, u32 channel) { return x(start + s, channel); },
-            [&](u32 s) { return dt(start + s); });
+        fetched.put_into(shared);
+        if (threadIdx.x < 32) sum_decays(shared, fetched.dt, own.a);
+        if (!rows.is_stored(stop - 1)) {
+            __syncthreads();
+            compute_rows(shared, rows, own.part, start, fresh, end);
+        }
         __syncthreads();
+        u32 next = start + SSM_CHUNK;
+        if (next < stop) fetched.fetch(rows, own.part, next, 0, min(stop - next, SSM_CHUNK));
         weigh(shared, place, fresh, end);
         if (has_state) carry(shared, place, piece, fresh, end);
         if (end == SSM_CHUNK) scale_for_state(shared);
@@ -354,7 +445,7 @@ DEVICE void scan_segment(ChunkShared& shared, const SlotView& slots, const Segme
         if (end == SSM_CHUNK) {
             advance(shared, place, piece, has_state);
             has_state = true;
-            u32 next = start + SSM_CHUNK, seed = state_seed(slots.layer, own.head, next / SSM_CHUNK);
+            u32 seed = state_seed(slots.layer, own.head, next / SSM_CHUNK);
             if (STATE_ELEM != STATE_F32)
                 each_element(piece, place, own.part, [&](float& value, u32 index) {
                     value = rounded_state<STATE_ELEM>(value, seed, index);
@@ -362,6 +453,7 @@ DEVICE void scan_segment(ChunkShared& shared, const SlotView& slots, const Segme
             if (is_kept(slots, next, stop))
                 store_piece(piece, place, own.part, state_words(slots, own.slot, next, own.head, HEADS));
         }
-        position = start + end;
+        if (next >= stop) break;
+        start = next, fresh = 0, end = min(stop - next, SSM_CHUNK);
     }
 }

@@ -39,42 +39,62 @@ DEVICE float step_size(const SsmStepParams& p, u32 row, u32 head) {
     return softplus(__fadd_rn(f32_row(p.x, row)[INNER + CONV_DIM + head], p.dt_bias[head]));
 }
 
-KERNEL __launch_bounds__(CHUNK_THREADS, 1) ssm_step(const __grid_constant__ SsmStepParams p) {
+// The rows of a segment: of the ring, and from the segment on convolved.
+struct StepRows {
+    const SsmStepParams& p;
+    SegmentEntry segment;
+    float* slot;
+    u32 head, group;
+
+    DEVICE u32 entry(u32 position) const { return position % p.slots.ring_capacity; }
+    DEVICE u32 row(u32 position) const { return segment.first_row + (position - segment.position); }
+    DEVICE float convolve(u32 position, u32 channel) const {
+        return convolved(p, segment, slot, position, channel);
+    }
+
+    DEVICE bool is_stored(u32 position) const { return position < segment.position; }
+    DEVICE const float* b(u32 position) const {
+        return slot + p.slots.ring_b + entry(position) * GROUP_STATE + group * STATE;
+    }
+    DEVICE const float* c(u32) const { return 0; }
+    DEVICE float* x(u32 position) const {
+        return slot + p.slots.ring_x + entry(position) * INNER + head * HEAD_DIM;
+    }
+    DEVICE float b_value(u32 position, u32 n) const { return convolve(position, INNER + group * STATE + n); }
+    DEVICE float c_value(u32 position, u32 n) const {
+        return convolve(position, INNER + GROUP_STATE + group * STATE + n);
+    }
+    // Goes into the ring at once: nobody else reads these channels, and what stood there has been read.
+    DEVICE float x_value(u32 position, u32 channel) const {
+        float value = convolve(position, head * HEAD_DIM + channel);
+        x(position)[channel] = value;
+        return value;
+    }
+    DEVICE float dt(u32 position) const {
+        if (position >= segment.position) return step_size(p, row(position), head);
+        return slot[p.slots.ring_dt + entry(position) * HEADS + head];
+    }
+};
+
+// Two blocks hide each other's waits, where registers suffice for both.
+#define BLOCKS_AT_ONCE (N_BLOCKS == 4 && IN_FOURS && STATE_ELEM == STATE_F32 && __CUDA_ARCH__ == 900 ? 2 : 1)
+
+KERNEL __launch_bounds__(CHUNK_THREADS, BLOCKS_AT_ONCE) ssm_step(const __grid_constant__ SsmStepParams p) {
     ChunkShared& shared = *(ChunkShared*)shared_bytes;
     ScanHead own;
     own.head = blockIdx.x / PARTS, own.part = blockIdx.x % PARTS;
     own.a = p.a[own.head], own.d = p.d[own.head];
-    u32 group = own.head / (HEADS / GROUPS), first = own.head * HEAD_DIM, capacity = p.slots.ring_capacity;
     start_dependents();
     wait_for_inputs();
     for (u32 index = blockIdx.y; index < p.step->segment_count; index += gridDim.y) {
         SegmentEntry segment = p.step->segments[index];
         own.slot = slot_part(p.slots, segment.slot);
-        auto b = [&](u32 position, u32 n) {
-            u32 column = group * STATE + n;
-            if (position >= segment.position) return convolved(p, segment, own.slot, position, INNER + column);
-            return own.slot[p.slots.ring_b + position % capacity * GROUP_STATE + column];
-        };
-        auto c = [&](u32 position, u32 n) {
-            return convolved(p, segment, own.slot, position, INNER + GROUP_STATE + group * STATE + n);
-        };
-        auto x = [&](u32 position, u32 channel) {
-            float* entry = own.slot + p.slots.ring_x + position % capacity * INNER + first + channel;
-            if (position < segment.position) return *entry;
-            // Nobody else reads these channels, and this thread has read what stood here, if anything.
-            float value = convolved(p, segment, own.slot, position, first + channel);
-            *entry = value;
-            return value;
-        };
-        auto dt = [&](u32 position) {
-            if (position >= segment.position)
-                return step_size(p, segment.first_row + (position - segment.position), own.head);
-            return own.slot[p.slots.ring_dt + position % capacity * HEADS + own.head];
-        };
+        StepRows rows{p, segment, own.slot, own.head, own.head / (HEADS / GROUPS)};
+        u32 first = own.head * HEAD_DIM;
         auto out = [&](u32 position, u32 channel, float value) {
-            f32_row(p.out, segment.first_row + (position - segment.position))[first + channel] = value;
+            f32_row(p.out, rows.row(position))[first + channel] = value;
         };
-        scan_segment(shared, p.slots, segment, own, b, c, x, dt, out);
+        scan_segment(shared, p.slots, segment, own, rows, out);
         __syncthreads();
         u32 kept = min(segment.rows, p.slots.conv_capacity);
         for (u32 i = threadIdx.x; i < kept * PART_CHANNELS; i += CHUNK_THREADS) {

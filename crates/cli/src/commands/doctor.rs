@@ -163,7 +163,7 @@ fn machine_text(m: &Value) -> String {
     let d = &m["defaults"];
     format!(
         "mambo       {}\nprocessor   {}, {} cores\nfeatures    {}\nkernels     {} (of {})\nmemory      {}, {} available{unchecked}\n\
-         bandwidth   {:.1} GB/s read by one thread, {:.1} by all\n{}         defaults    {} sequence, context {} (or the trained one if shorter), {} tokens per prompt step, keys and values {}, states {}, rollback {} tokens\n\n",
+         bandwidth   {:.1} GB/s read by one thread, {:.1} by all\n{}defaults    {} sequence, context {} (or the trained one if shorter), {} tokens per prompt step, keys and values {}, states {}, rollback {} tokens\n\n",
         m["version"].as_str().unwrap_or_default(),
         m["processor"].as_str().unwrap_or_default(),
         m["cores"],

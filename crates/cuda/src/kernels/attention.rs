@@ -4,6 +4,7 @@ use mambo_kernel::{Attention, AttentionDims, BackendError, KvElem, KvTypes, Op, 
 
 use super::binding::{Binding, DeviceFacts};
 use super::declaration::Declaration;
+use super::slot::most_shared_bytes;
 use crate::arch::Arch;
 use crate::launch::Launch;
 use crate::params::{CStruct, Ptr, View, c_struct};
@@ -22,7 +23,6 @@ c_struct! {
         /// One score per head, or null.
         sinks: Ptr<f32>,
         scale: f32,
-        /// 0 for none.
         soft_cap: f32,
         k_scale: f32,
         v_scale: f32,
@@ -67,6 +67,8 @@ const MOST_HEAD_DIM: usize = 256;
 struct Kernels {
     dims: AttentionDims,
     types: KvTypes,
+    /// Whether scores have a cap.
+    capped: bool,
 }
 
 fn elem_number(elem: KvElem) -> usize {
@@ -81,6 +83,7 @@ impl Kernels {
             .define("HEAD_DIM", self.dims.head_dim)
             .define("K_ELEM", elem_number(self.types.k))
             .define("V_ELEM", elem_number(self.types.v))
+            .define("CAPPED", u32::from(self.capped))
     }
 
     fn group(&self) -> usize {
@@ -147,15 +150,17 @@ const DIVIDED_ROWS: usize = 64;
 pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
     let released = AttentionDims { q_heads: 32, kv_heads: 2, head_dim: 128 };
     let plain = |types| {
-        let kernels = Kernels { dims: released, types };
+        let kernels = Kernels { dims: released, types, capped: false };
         [kernels.plain("attention_append"), kernels.plain("attention")]
     };
     let mut kernels = KvElem::ALL.map(|elem| plain(KvTypes::both(elem))).concat();
-    let tensor = Kernels { dims: released, types: KvTypes::both(KvElem::F16) };
-    let warps = if arch.is_hopper() { 8 } else { 4 };
+    let tensor = Kernels { dims: released, types: KvTypes::both(KvElem::F16), capped: false };
+    let warps = tensor.tile_warps(most_shared_bytes(arch));
     kernels.push(tensor.tensor("attention_split", warps).expecting(Expects::Mma));
     kernels.push(tensor.tensor("attention_merge", warps));
-    kernels.push(tensor.tensor("attention_tile", warps).expecting(Expects::Mma));
+    if warps > 0 {
+        kernels.push(tensor.tensor("attention_tile", warps).expecting(Expects::Mma));
+    }
     let accepts = |site: &Site| match site.op {
         Op::Attention(Attention { dims, .. }) => {
             dims.kv_heads > 0 && dims.q_heads.is_multiple_of(dims.kv_heads) && dims.head_dim <= MOST_HEAD_DIM
@@ -168,7 +173,7 @@ pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
 fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::Attention(attention) = binding.call.op else { binding.wrong_op() };
     let (dims, pool, tokens) = (attention.dims, binding.kv(), binding.bucket.tokens);
-    let kernels = Kernels { dims, types: pool.types };
+    let kernels = Kernels { dims, types: pool.types, capped: attention.soft_cap.is_some() };
     let mut params = AttentionParams {
         step: binding.step,
         q: binding.input(0),

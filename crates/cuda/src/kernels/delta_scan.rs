@@ -46,13 +46,13 @@ fn kernel(entry: &'static str, dims: &SsmDims, elem: StateElem) -> Specialisatio
     sized(Specialisation::new(&SOURCE, entry), dims, elem, shared_bytes(dims))
 }
 
-pub(crate) fn declare(_: Arch) -> Vec<Declaration> {
+pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
     let both =
         |dims: &SsmDims, elem| ["delta_scan", "delta_scan_store"].map(|entry| kernel(entry, dims, elem));
     let released = StateElem::ALL.map(|elem| both(&RELEASED, elem)).concat();
     let kernels = [released, both(&ODD, StateElem::F16).to_vec()].concat();
-    let accepts = |site: &Site| match site.op {
-        Op::DeltaScan(dims) => is_scannable(dims),
+    let accepts = move |site: &Site| match site.op {
+        Op::DeltaScan(dims) => is_scannable(dims, shared_bytes(dims), arch),
         _ => false,
     };
     vec![Declaration::new(OpKind::DeltaScan, "f32", kernels, bind).offering(|row| row.accepting(accepts))]

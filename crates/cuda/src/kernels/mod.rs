@@ -42,8 +42,6 @@ pub(crate) fn declarations(arch: Arch) -> Vec<Declaration> {
         choose::declare,
         delta_scan::declare,
         gated_group_norm::declare,
-        matmul::declare,
-        moe_matmul::declare,
         moe_route::declare,
         short_conv::declare,
         ssm_conv::declare,

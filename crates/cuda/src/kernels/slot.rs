@@ -3,6 +3,7 @@
 use mambo_kernel::{SSM_CHUNK, SlotLayout, SsmDims, StateElem};
 
 use super::binding::SlotPool;
+use crate::arch::Arch;
 use crate::params::{Ptr, c_struct};
 use crate::source::Specialisation;
 
@@ -94,15 +95,27 @@ pub(crate) fn chunk_threads(dims: &SsmDims) -> u32 {
     (64 * dims.state.div_ceil(32)) as u32
 }
 
-/// The largest state a scan's kernels keep in the registers of a block.
-pub(crate) const MOST_STATE: usize = 128;
-
 /// The mixer of Nemotron 3 Nano 30B, which kernels are tuned for.
 pub(crate) const RELEASED: SsmDims = SsmDims { heads: 64, head_dim: 64, state: 128, groups: 8, taps: 4 };
 /// A small one with odd sizes.
 pub(crate) const ODD: SsmDims = SsmDims { heads: 3, head_dim: 5, state: 7, groups: 1, taps: 3 };
 
-/// Whether heads share groups evenly and the state is one that the kernels hold.
-pub(crate) fn is_scannable(dims: &SsmDims) -> bool {
-    dims.state > 0 && dims.state <= MOST_STATE && dims.groups > 0 && dims.heads.is_multiple_of(dims.groups)
+/// The largest state whose parts a block's threads keep in registers.
+const MOST_STATE: usize = 256;
+
+/// Shared memory that a block can have, to know what is served and compiled where there is no device to ask.
+pub(crate) fn most_shared_bytes(arch: Arch) -> u32 {
+    match (arch.major, arch.minor) {
+        (8, 0) => 163 << 10,
+        (9 | 10, _) => 227 << 10,
+        _ => 99 << 10,
+    }
+}
+
+/// Whether heads share groups evenly and a block holds its part of a chunk.
+pub(crate) fn is_scannable(dims: &SsmDims, shared_bytes: u32, arch: Arch) -> bool {
+    (1..=MOST_STATE).contains(&dims.state)
+        && dims.groups > 0
+        && dims.heads.is_multiple_of(dims.groups)
+        && shared_bytes <= most_shared_bytes(arch)
 }

@@ -36,14 +36,14 @@ fn kernel(entry: &'static str, dims: &SsmDims, elem: StateElem) -> Specialisatio
     sized(Specialisation::new(&SOURCE, entry), dims, elem, chunk_shared_bytes(dims))
 }
 
-pub(crate) fn declare(_: Arch) -> Vec<Declaration> {
+pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
     let both = |dims: &SsmDims, elem| {
         [kernel("ssm_scan", dims, elem).expecting(Expects::Mma), kernel("ssm_scan_store", dims, elem)]
     };
     let released = StateElem::ALL.map(|elem| both(&RELEASED, elem)).concat();
     let kernels = [released, both(&ODD, StateElem::F16).to_vec()].concat();
-    let accepts = |site: &Site| match site.op {
-        Op::SsmScan(dims) => is_scannable(dims),
+    let accepts = move |site: &Site| match site.op {
+        Op::SsmScan(dims) => is_scannable(dims, chunk_shared_bytes(dims), arch),
         _ => false,
     };
     vec![Declaration::new(OpKind::SsmScan, "f32", kernels, bind).offering(|row| row.accepting(accepts))]

@@ -48,16 +48,16 @@ fn kernel(entry: &'static str, dims: &SsmDims, elem: StateElem) -> Specialisatio
     kernel.define("TAPS", dims.taps)
 }
 
-pub(crate) fn declare(_: Arch) -> Vec<Declaration> {
+pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
     let both = |dims: &SsmDims, elem| {
         [kernel("ssm_step", dims, elem).expecting(Expects::Mma), kernel("ssm_step_finish", dims, elem)]
     };
     let released = StateElem::ALL.map(|elem| both(&RELEASED, elem)).concat();
     let kernels = [released, both(&ODD, StateElem::F16).to_vec()].concat();
-    let accepts = |site: &Site| match site.op {
+    let accepts = move |site: &Site| match site.op {
         Op::SsmStep { dims, .. } => {
             site.phase != Phase::Prefill
-                && is_scannable(dims)
+                && is_scannable(dims, chunk_shared_bytes(dims), arch)
                 && (2..=MOST_TAPS).contains(&dims.taps)
                 && dims.inner() <= MOST_CHANNELS
         }

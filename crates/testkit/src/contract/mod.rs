@@ -75,7 +75,7 @@ pub fn check_rows(backend: &mut dyn Backend, is_wanted: &dyn Fn(&KernelRow) -> b
         for case in &cases {
             check_case(backend, case, &wanted, &privates, &mut report);
         }
-        sizes::check(backend, kind, &cases, &mut report);
+        sizes::check(backend, kind, &cases, &wanted, &mut report);
     }
     feeding::check(backend, &mut report);
     for (wanted, (name, count)) in wanted.iter().zip(&report.rows) {

@@ -42,11 +42,17 @@ fn size(case: &Case) -> usize {
 }
 
 /// Runs every row of an op on its cheapest case with more than 300 rows.
-pub(super) fn check(backend: &mut dyn Backend, kind: OpKind, cases: &[Case], report: &mut Report) {
+pub(super) fn check(
+    backend: &mut dyn Backend,
+    kind: OpKind,
+    cases: &[Case],
+    wanted: &[bool],
+    report: &mut Report,
+) {
     let mut cases: Vec<&Case> = cases.iter().collect();
     cases.sort_by_key(|case| size(case));
-    for kernel in 0..report.rows.len() {
-        if backend.kernels()[kernel].op != kind {
+    for (kernel, wanted) in wanted.iter().enumerate() {
+        if backend.kernels()[kernel].op != kind || !wanted {
             continue;
         }
         let offer = cases.iter().find_map(|case| {
