@@ -324,9 +324,15 @@ KERNEL __launch_bounds__(THREADS, 2) matmul_few(const __grid_constant__ MatmulPa
             for (u32 chunk = 0; chunk < weights.chunks; chunk++) {
                 u32 at = weights.wait(), count = weights.count(chunk);
                 u32 x_at = rows_at + chunk * (CHUNK * 2 * TILE_COLS);
+                // Whole chunks without branches, so that tiles are unpacked while others are multiplied.
+                if (count == CHUNK) {
 #pragma unroll
-                for (int i = 0; i < CHUNK; i++)
-                    if (i < count) multiply_tile(at + i * TILE_BYTES, lane, x_at + i * (2 * TILE_COLS), PART_BYTES(p), sums);
+                    for (int i = 0; i < CHUNK; i++)
+                        multiply_tile(at + i * TILE_BYTES, lane, x_at + i * (2 * TILE_COLS), PART_BYTES(p), sums);
+                } else {
+                    for (u32 i = 0; i < count; i++)
+                        multiply_tile(at + i * TILE_BYTES, lane, x_at + i * (2 * TILE_COLS), PART_BYTES(p), sums);
+                }
                 __syncwarp();
                 weights.copy(p, items, row_tiles);
                 weights.advance();

@@ -17,6 +17,12 @@
 #define X_STAGE_BYTES (PARTS * SLICES * X_TILE_BYTES)
 #define PIECES (X_STAGE_BYTES / 16)
 #define SUMS_STRIDE 20
+// Blocks of a multiprocessor, where their registers allow two.
+#if __CUDA_ARCH__ == 900
+#define BLOCKS (ROWS <= 32 && PARTS == 1 && CODING != CODING_STEPS && BITS != 5 ? 2 : 1)
+#else
+#define BLOCKS 1
+#endif
 
 // The copies of 16 bytes that bring a tile of columns of every slice to shared memory.
 DEVICE void copy_rows(const MatmulParams& p, u32 first_row, u32 count, u32 step, u32 x) {
@@ -73,7 +79,7 @@ DEVICE void multiply_tile(u32 weights_at, u32 lane, u32 x, float (&sums)[PARTS][
         }
 }
 
-KERNEL __launch_bounds__(THREADS, ROWS <= 32 && PARTS == 1 && CODING != CODING_STEPS ? 2 : 1) matmul_some(const __grid_constant__ MatmulParams p) {
+KERNEL __launch_bounds__(THREADS, BLOCKS) matmul_some(const __grid_constant__ MatmulParams p) {
     extern __shared__ __align__(128) u8 memory[];  // stages of rows, later sums; rings of all warps
     __shared__ u64 barriers[GROUPS * SLICES][MOST_STAGES];
     u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, group = warp / SLICES, slice = warp % SLICES;

@@ -162,8 +162,8 @@ impl Tiles {
 
     /// Groups of four warps of a block that multiplies few rows: as many as have room for their registers twice.
     pub fn groups(self) -> usize {
-        match self.coding {
-            Coding::Steps => 2,
+        match (self.coding, self.bits) {
+            (Coding::Steps, _) | (Coding::Line, 5) => 2,
             _ => 4,
         }
     }

@@ -134,7 +134,9 @@ impl Product<'_> {
         let sizes: &[usize] = if self.facts().arch.is_hopper() { &MANY_ROWS } else { &TILED_ROWS };
         let largest = sizes[sizes.len() - 1] / tiles.parts;
         let wanted = match self.ids {
-            None if self.rows() <= SOME_MOST => return None,
+            None if self.rows() <= SOME_ROWS[0] => return None,
+            // With few outputs, slices of the columns beside each other keep more multiprocessors busy.
+            None if self.rows() <= SOME_MOST && self.has_few_outputs() => return None,
             None => self.rows(),
             Some(_) => {
                 // A little more than each expert gets on average, so that most have one tile.
@@ -146,6 +148,11 @@ impl Product<'_> {
             }
         };
         Some(sizes.iter().copied().find(|rows| *rows >= wanted).unwrap_or(largest).min(largest))
+    }
+
+    /// Whether there are fewer units of outputs than blocks that could take one each.
+    fn has_few_outputs(&self) -> bool {
+        self.packed.dims()[1].div_ceil(TILE_ROWS) <= 2 * self.facts().processors as usize
     }
 
     fn params(&self) -> MatmulParams {
