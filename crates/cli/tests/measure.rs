@@ -83,9 +83,10 @@ fn doctor_looks_at_the_machine_and_the_model() {
     let sets = report["instruction_sets"].as_array().unwrap();
     assert!(sets.contains(&report["instruction_set"]) && sets[0] == "portable");
     assert!(report["bandwidth_bytes_per_second"]["all_threads"].as_f64() > Some(1e8));
-    assert_eq!(report["gpus"].as_array().unwrap().len(), 0);
+    // Machines with a GPU list it, others say why there is none.
+    assert!(!report["gpus"].as_array().unwrap().is_empty() || report["gpu_problem"].is_string());
     let (text, _) = works(&["doctor", "--quick"]);
-    assert!(text.contains("gpus        none") && text.contains("not checked (--quick)"), "{text}");
+    assert!(text.contains("gpus        ") && text.contains("not checked (--quick)"), "{text}");
 }
 
 #[test]

@@ -9,6 +9,8 @@
 #include "wgmma.cuh"
 
 #define CONSUMERS 2
+// Units whose weights a warp of the producer copies.
+#define WARP_UNITS 2
 #define GROUP_THREADS 128
 #define THREADS ((CONSUMERS + 1) * GROUP_THREADS)
 #define ROWS_BYTES (TOKENS * 2 * TILE_COLS)
@@ -37,21 +39,22 @@ struct Barriers {
 
 // --- The producer -----------------------------------------------------------------------------------------------
 
-// Starts copying the weights of a stage. All lanes of one warp take part.
-DEVICE void copy_weights(const MatmulParams& p, const Tile& tile, u32 col_tile, u32 stage_at, u32 full, u32 lane) {
-    u32 units = min(p.units - tile.first_unit, (u32)TILE_UNITS);
+// Starts copying the weights of a stage, two units a warp: lanes start bulk copies one after the other.
+DEVICE void copy_weights(const MatmulParams& p, const Tile& tile, u32 col_tile, u32 stage_at, u32 full, u32 thread) {
+    u32 lane = thread & 31, first = thread / 32 * WARP_UNITS, left = p.units - tile.first_unit;
+    u32 units = left > first ? min(left - first, (u32)WARP_UNITS) : 0;
     if (lane == 0) barrier_expect(full, units * TILE_BYTES);
     __syncwarp();
     if (lane < units) {
-        u64 unit = (u64)tile.rows.expert * p.units + tile.first_unit + lane;
+        u64 unit = (u64)tile.rows.expert * p.units + tile.first_unit + first + lane;
         const u8* from = p.tiles + (unit * p.col_tiles + col_tile) * TILE_BYTES;
-        copy_bulk(stage_at + PARTS * ROWS_BYTES + lane * TILE_BYTES, from, TILE_BYTES, full);
+        copy_bulk(stage_at + PARTS * ROWS_BYTES + (first + lane) * TILE_BYTES, from, TILE_BYTES, full);
     }
 }
 
 DEVICE void produce(const MatmulParams& p, u32 stages_at, const Barriers& barriers) {
     const u32 passes = TOKENS / 16;
-    u32 thread = threadIdx.x % GROUP_THREADS, lane = thread & 31, chunk = thread & 7, first_row = thread >> 3;
+    u32 thread = threadIdx.x % GROUP_THREADS, chunk = thread & 7, first_row = thread >> 3;
     u32 place = first_row * 128 + ((chunk ^ (first_row & 7)) << 4);
     u32 unit_tiles = (p.units + TILE_UNITS - 1) / TILE_UNITS;
     // With one tile of rows the first tile, and so its weights, are known before the inputs are.
@@ -59,9 +62,8 @@ DEVICE void produce(const MatmulParams& p, u32 stages_at, const Barriers& barrie
     if (!EXPERTS && p.most_rows <= TOKENS && blockIdx.x < unit_tiles) {
         Tile tile = {{0, 0, 0, 0}, blockIdx.x * TILE_UNITS};
         ahead = min(p.col_tiles, (u32)STAGES);
-        if (thread < 32)
-            for (u32 i = 0; i < ahead; i++)
-                copy_weights(p, tile, i, stages_at + i * STAGE_BYTES, barriers.full_at(i), lane);
+        for (u32 i = 0; i < ahead; i++)
+            copy_weights(p, tile, i, stages_at + i * STAGE_BYTES, barriers.full_at(i), thread);
     }
     wait_for_inputs();
     Work work = Work::of(p);
@@ -85,8 +87,7 @@ DEVICE void produce(const MatmulParams& p, u32 stages_at, const Barriers& barrie
         for (u32 col_tile = 0; col_tile < p.col_tiles; col_tile++) {
             u32 stage_at = stages_at + ring.stage * STAGE_BYTES;
             if (count >= STAGES) barrier_wait(barriers.empty_at(ring.stage), ring.parity);
-            if (thread < 32 && count >= ahead)
-                copy_weights(p, tile, col_tile, stage_at, barriers.full_at(ring.stage), lane);
+            if (count >= ahead) copy_weights(p, tile, col_tile, stage_at, barriers.full_at(ring.stage), thread);
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
 #pragma unroll
@@ -210,7 +211,7 @@ KERNEL __launch_bounds__(THREADS, 1) matmul_many(const __grid_constant__ MatmulP
     Barriers barriers = {shared_address(barrier_words), shared_address(barrier_words) + 8 * STAGES};
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < STAGES; stage++) {
-            barrier_init(barriers.full_at(stage), GROUP_THREADS + 1);
+            barrier_init(barriers.full_at(stage), GROUP_THREADS + TILE_UNITS / WARP_UNITS);
             barrier_init(barriers.empty_at(stage), CONSUMERS * 4);
         }
         barrier_init_fence();

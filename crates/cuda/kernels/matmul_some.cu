@@ -19,7 +19,7 @@
 #define SUMS_STRIDE 20
 // Blocks of a multiprocessor, where their registers allow two.
 #if __CUDA_ARCH__ == 900
-#define BLOCKS (ROWS <= 32 && PARTS == 1 && CODING != CODING_STEPS ? 2 : 1)
+#define BLOCKS (ROWS <= 32 && PARTS == 1 && CODING != CODING_STEPS && BITS != 5 ? 2 : 1)
 #else
 #define BLOCKS 1
 #endif

@@ -6,26 +6,64 @@
 #define ROUNDED_F16 1u
 #define ROUNDED_BF16X2 2u
 
-// Writes a row that the block has just computed a second time. Thread t of BLOCK wrote, or may read, the values
-// y[t], y[t + BLOCK] and so on. `scratch` has BLOCK / 32 floats of shared memory that nobody uses meanwhile.
+// Values of a row that a thread holds in registers: those of longer rows are read again.
+#define HELD 8
+
+// A row as the threads of a block hold it: thread t of BLOCK has the values t, t + BLOCK and so on, the first HELD of
+// them in registers. Everything is loaded at once, since a row's latency is most of what a kernel of few rows takes.
 template <int BLOCK>
-DEVICE void round_row(const float* y, u32 cols, u8* out, u32 kind, float* scratch) {
-    u16* values = (u16*)out;
-    u32 padded = padded_cols(cols);
-    if (kind == ROUNDED_F16) {
-        float largest = 0.0f;
-        for (u32 col = threadIdx.x; col < cols; col += BLOCK) largest = fmaxf(largest, fabsf(y[col]));
-        float scale = f16_scale(block_max<BLOCK / 32>(largest, scratch));
-        float inverse = f16_inverse_scale(scale);
-        for (u32 col = threadIdx.x; col < padded; col += BLOCK)
-            values[col] = col < cols ? f16_bits(y[col] * inverse) : (u16)0;
-        if (threadIdx.x == 0) *f16_row_scale(out, cols) = scale;
-    } else if (kind == ROUNDED_BF16X2) {
-        for (u32 col = threadIdx.x; col < padded; col += BLOCK) {
-            float value = col < cols ? y[col] : 0.0f;
-            u16 upper = bf16_bits(value);
-            values[col] = upper;
-            values[padded + col] = bf16_bits(value - bf16_value(upper));
+struct HeldRow {
+    float values[HELD];
+
+    DEVICE void load(const float* from, u32 cols) {
+#pragma unroll
+        for (int i = 0; i < HELD; i++) {
+            u32 col = threadIdx.x + i * BLOCK;
+            values[i] = col < cols ? from[col] : 0.0f;
         }
     }
+};
+
+DEVICE void round_value(u8* out, u32 col, u32 padded, u32 kind, float value, float inverse) {
+    u16* values = (u16*)out;
+    if (kind == ROUNDED_F16) {
+        values[col] = f16_bits(value * inverse);
+    } else {
+        u16 upper = bf16_bits(value);
+        values[col] = upper;
+        values[padded + col] = bf16_bits(value - bf16_value(upper));
+    }
+}
+
+// Writes a row of a private type. `held` has the row's first values, and y the rest of them where there are more: those
+// that the calling thread may read. `scratch` has BLOCK / 32 floats of shared memory that nobody uses meanwhile.
+template <int BLOCK>
+DEVICE void round_row(const HeldRow<BLOCK>& held, const float* y, u32 cols, u8* out, u32 kind, float* scratch) {
+    u32 padded = padded_cols(cols);
+    float scale = 1.0f;
+    if (kind == ROUNDED_F16) {
+        float largest = 0.0f;
+#pragma unroll
+        for (int i = 0; i < HELD; i++) largest = fmaxf(largest, fabsf(held.values[i]));
+        for (u32 col = threadIdx.x + HELD * BLOCK; col < cols; col += BLOCK) largest = fmaxf(largest, fabsf(y[col]));
+        scale = f16_scale(block_max<BLOCK / 32>(largest, scratch));
+        if (threadIdx.x == 0) *f16_row_scale(out, cols) = scale;
+    }
+    float inverse = f16_inverse_scale(scale);
+    // What is held beyond the last column is zero, as the padding must be.
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        u32 col = threadIdx.x + i * BLOCK;
+        if (col < padded) round_value(out, col, padded, kind, held.values[i], inverse);
+    }
+    for (u32 col = threadIdx.x + HELD * BLOCK; col < padded; col += BLOCK)
+        round_value(out, col, padded, kind, col < cols ? y[col] : 0.0f, inverse);
+}
+
+// The same of a row in memory, of which thread t wrote, or may read, the values t, t + BLOCK and so on.
+template <int BLOCK>
+DEVICE void round_row(const float* y, u32 cols, u8* out, u32 kind, float* scratch) {
+    HeldRow<BLOCK> held;
+    held.load(y, cols);
+    round_row<BLOCK>(held, y, cols, out, kind, scratch);
 }
