@@ -6,6 +6,7 @@ mod loaded;
 use std::sync::Arc;
 
 use loaded::{On, Setup, load};
+use mambo_cpu::Isa;
 use mambo_engine::{Choice, Engine, Event, FinishReason, Request, SamplingParams, SequenceId, Snapshot};
 use mambo_kernel::{KvElem, KvScale, KvTypes, Rollback, StateElem};
 use proptest::prelude::*;
