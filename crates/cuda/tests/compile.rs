@@ -1,4 +1,4 @@
-//! Every kernel is compiled for every architecture, without a GPU: it must not spill registers or use a stack, and has
+//! Every kernel is compiled for every architecture, without a GPU, and in every form for Hopper and another one: it must not spill registers or use a stack, and has
 //! the tensor-core instructions that it exists for. Needs libnvrtc, where the system finds libraries.
 
 use std::collections::BTreeMap;
@@ -47,11 +47,18 @@ fn problems(kernel: &Specialisation, arch: Arch, compiled: &Compiled) -> Vec<Str
 /// A module of an architecture with the kernels that are taken from it.
 type Module = (Arch, Vec<Specialisation>);
 
+/// All kernels in all their forms for Hopper, which has forms of its own. The other architectures share theirs: each
+/// compiles every entry, and a share of its forms, so that every form is compiled for one of them too.
 fn modules() -> Vec<Module> {
     let mut modules: BTreeMap<(Arch, String), Vec<Specialisation>> = BTreeMap::new();
-    for arch in Arch::TESTED {
+    for (share, arch) in Arch::TESTED.into_iter().enumerate() {
+        let mut forms: BTreeMap<String, usize> = BTreeMap::new();
         for kernel in specialisations(arch) {
-            modules.entry((arch, kernel.module_name())).or_default().push(kernel);
+            let form = forms.entry(kernel.entry().to_owned()).or_default();
+            if arch.is_hopper() || *form == 0 || *form % Arch::TESTED.len() == share {
+                modules.entry((arch, kernel.module_name())).or_default().push(kernel);
+            }
+            *form += 1;
         }
     }
     modules.into_iter().map(|((arch, _), kernels)| (arch, kernels)).collect()

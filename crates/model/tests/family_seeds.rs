@@ -55,7 +55,7 @@ fn gguf(document: &Value) -> Option<Value> {
     let spec = ModelSpec::from_config("config.json", &document["config"], None).unwrap();
     let metadata = spec.gguf_metadata().ok()?;
     let metadata = metadata.into_iter().map(|(key, value)| (key, as_json(&value)));
-    let tensors = spec.as_gguf().gguf_tensors().into_iter().map(|t| (t.name, json!(["f32", t.shape])));
+    let tensors = spec.gguf_tensors().into_iter().map(|t| (t.name, json!(["f32", t.shape])));
     Some(json!({"metadata": metadata.collect::<Map<_, _>>(), "tensors": tensors.collect::<Map<_, _>>()}))
 }
 
