@@ -137,8 +137,12 @@ pub enum Arithmetic {
     F32,
     /// Products of bf16 values summed in f32 by a matrix unit, whose order and intermediate rounding are its own.
     Bf16InF32,
-    /// Products of f16 values summed in f32 by a matrix unit. Weights of other types are rounded to f16 first.
+    /// Products of f16 values summed in f32 by a matrix unit; every weight is an f16.
     F16InF32,
+    /// The same, where a weight's scale and its product with a code are each rounded to f16.
+    RoundedF16InF32,
+    /// The same, where offsets are rounded too, or the weights of a type without a form of its own.
+    OffsetF16InF32,
 }
 
 impl Arithmetic {
@@ -148,12 +152,13 @@ impl Arithmetic {
             Arithmetic::Integer | Arithmetic::F32 => 1.0,
             // Matrix units may truncate where f32 rounds, which loses up to twice as much, and align the terms of
             // a sum to the largest of a group, which loses as much again.
-            Arithmetic::Bf16InF32 => 4.0,
-            // A weight's scale and the product with its code are each rounded to eleven digits, together 4.9e-4. In a sum
-            // of many such errors have both signs, but equal codes of a group have equal ones, and a few groups with
-            // large scales may decide: up to 2e-3 of the largest output was seen, and a square loses twice as much.
-            // Tolerances of products are 1e-5.
-            Arithmetic::F16InF32 => 512.0,
+            Arithmetic::Bf16InF32 | Arithmetic::F16InF32 => 4.0,
+            // Two roundings to eleven digits are up to 4.9e-4 of a weight. In a sum they have both signs, which leaves
+            // up to 7e-4 of the largest output, and a square doubles it; tolerances of products are 1e-5.
+            Arithmetic::RoundedF16InF32 => 160.0,
+            // An offset is up to eight times as large as the weights it makes, and all of a group share its error, as
+            // all values of a rare type share that of a few large groups: 3.6e-3 of the largest output was seen.
+            Arithmetic::OffsetF16InF32 => 512.0,
         }
     }
 }

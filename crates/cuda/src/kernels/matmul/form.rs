@@ -133,12 +133,17 @@ impl Form {
             Form::Rows => Elem::F32,
         }
     }
+}
 
+impl Held {
+    /// How products with such weights are computed.
     pub fn arithmetic(self) -> Arithmetic {
-        match self {
-            Form::Tiles(Tiles { parts: 2, .. }) => Arithmetic::Bf16InF32,
-            Form::Tiles(_) => Arithmetic::F16InF32,
-            Form::Rows => Arithmetic::F32,
+        let Form::Tiles(tiles) = self.form else { return Arithmetic::F32 };
+        match (self.packed_from, tiles.coding) {
+            (DType::BF16, _) => Arithmetic::Bf16InF32,
+            (DType::F16 | DType::F8E4M3 | DType::NVFP4, _) => Arithmetic::F16InF32,
+            (DType::F32, _) | (_, Coding::Line) => Arithmetic::OffsetF16InF32,
+            _ => Arithmetic::RoundedF16InF32,
         }
     }
 }

@@ -44,7 +44,7 @@ fn declare_row(
     // A second weight is a gate, which these kernels do not multiply.
     let is_for = move |site: &Site| matches!(site.weight_types, [dtype] if accepts(*dtype, &name));
     let change = |row: KernelRow| {
-        row.reading(held.form.input()).computing(held.form.arithmetic()).holding(PACKED).accepting(is_for)
+        row.reading(held.form.input()).computing(held.arithmetic()).holding(PACKED).accepting(is_for)
     };
     let mut all = kernels::all(op, held);
     all.push(packed::pack_kernel(held));
