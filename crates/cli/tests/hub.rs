@@ -404,7 +404,7 @@ fn refusals_name_the_model_and_the_remedy() {
     let refused = refusal(&several.mambo(&["pull", "org/tiny:Q8_0"]));
     assert!(refused.contains("cannot run") && refused.contains("--force"), "{refused}");
 
-    let huge = json!({"rfilename": NOISE, "lfs": {"sha256": "a".repeat(64), "size": 1u64 << 60}});
+    let huge = json!({"rfilename": NOISE, "lfs": {"sha256": "a".repeat(64), "size": 1u64 << 42}});
     let listing = Some(json!({"sha": COMMIT, "siblings": [huge]}));
     let mirror = Mirror::with(&[(NOISE, b"x")], Habits { listing, ..Habits::default() });
     let refused = refusal(&mirror.mambo(&["pull", REPO, "--force"]));

@@ -75,7 +75,7 @@ fn a_wrong_name_lists_what_there_is() {
 #[test]
 fn other_architectures_are_shown_but_not_run() {
     for (architecture, first) in
-        [("gpt2", DType::Q4K), ("deepseek2", DType::IQ2_XXS), ("phi3", DType::Q6K), ("mamba2", DType::MXFP4)]
+        [("gpt2", DType::Q4K), ("deepseek2", DType::IQ2_XXS), ("phi3", DType::Q6K), ("rwkv7", DType::MXFP4)]
     {
         let path = scratch("other.gguf");
         let mut metadata = GgufMetadata::new("other.gguf");
