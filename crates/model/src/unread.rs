@@ -16,9 +16,9 @@ use crate::spec::ModelSpec;
 
 /// Names that are shown; the others are counted.
 const MOST_SHOWN: usize = 4;
-/// How names end that nobody misses: scales of activations, and what is computed anyway.
-const EXPECTED: [&str; 5] =
-    [".input_scale", ".input_global_scale", ".weight_shape", ".inv_freq", "rope_freqs.weight"];
+/// How names end that nobody misses: scales of activations, the plain order of groups, and what is computed anyway.
+const EXPECTED: [&str; 6] =
+    [".input_scale", ".input_global_scale", ".weight_shape", ".g_idx", ".inv_freq", "rope_freqs.weight"];
 
 /// Refuses a checkpoint that holds more than its description says; else says what is not read, if anything is.
 pub(crate) fn check(

@@ -90,7 +90,7 @@ impl File<'_> {
             mixers.push(Mixer::Attention(attention(self, index)?));
         }
         if mixers.is_empty() {
-            let problem = "has none of the tensors of a mixer, so what it computes is unknown";
+            let problem = "lacks the tensor that tells its mixer, so what it computes is unknown";
             return Err(self.reader.bad(&format!("blk.{index}"), problem.to_owned()));
         }
         // gpt-oss calls the norm before its experts by the name that others give to the one after attention.
