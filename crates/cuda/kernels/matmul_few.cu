@@ -247,7 +247,14 @@ DEVICE void finish_item(const MatmulParams& p, const RowTile& tile, u32 unit, co
     store_output(p, shared.rows[r], col, sum, factor, shared.scales[r]);
 }
 
-KERNEL __launch_bounds__(THREADS, 2) matmul_few(const __grid_constant__ MatmulParams p) {
+// Registers of older architectures do not suffice for two blocks of every type.
+#if __CUDA_ARCH__ >= 900
+#define BLOCKS_AT_ONCE 2
+#else
+#define BLOCKS_AT_ONCE 1
+#endif
+
+KERNEL __launch_bounds__(THREADS, BLOCKS_AT_ONCE) matmul_few(const __grid_constant__ MatmulParams p) {
     extern __shared__ __align__(128) u8 memory[];  // rings of all warps, rows, sums
     __shared__ Shared shared;
     RowTiles row_tiles;

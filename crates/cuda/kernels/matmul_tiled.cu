@@ -59,7 +59,7 @@ DEVICE void multiply_tile(const Fragment& weights, u32 stage_at, u32 lane, float
         }
 }
 
-KERNEL __launch_bounds__(THREADS) matmul_tiled(const __grid_constant__ MatmulParams p) {
+KERNEL __launch_bounds__(THREADS, 1) matmul_tiled(const __grid_constant__ MatmulParams p) {
     extern __shared__ __align__(128) u8 memory[];
     __shared__ TileRows known;
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
