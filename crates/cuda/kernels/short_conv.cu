@@ -6,19 +6,19 @@
 #include "ssm.cuh"
 
 // The product b·x of a channel in a row of the step.
-DEVICE float product(const ShortConvParams& p, u32 row, u32 channel) {
+DEVICE float product(const ConvParams& p, u32 row, u32 channel) {
     const float* x = f32_row(p.x, row);
     return __fmul_rn(x[channel], x[2 * p.out.cols + channel]);
 }
 
-DEVICE float column_at(const ShortConvParams& p, const SegmentEntry& segment, int position, u32 channel) {
+DEVICE float column_at(const ConvParams& p, const SegmentEntry& segment, int position, u32 channel) {
     if (position < 0) return 0.0f;
     if (position >= (int)segment.position)
         return product(p, segment.first_row + (position - segment.position), channel);
     return conv_column(p.slots, slot_part(p.slots, segment.slot), position, p.out.cols)[channel];
 }
 
-KERNEL short_conv(const __grid_constant__ ShortConvParams p) {
+KERNEL short_conv(const __grid_constant__ ConvParams p) {
     u32 channel = blockIdx.x * blockDim.x + threadIdx.x, channels = p.out.cols;
     float weight[TAPS], bias = 0.0f;
     if (channel < channels) {
@@ -50,7 +50,7 @@ KERNEL short_conv(const __grid_constant__ ShortConvParams p) {
     }
 }
 
-KERNEL short_conv_store(const __grid_constant__ ShortConvParams p) {
+KERNEL short_conv_store(const __grid_constant__ ConvParams p) {
     start_dependents();
     wait_for_inputs();
     u32 channel = blockIdx.x * blockDim.x + threadIdx.x, channels = p.out.cols;

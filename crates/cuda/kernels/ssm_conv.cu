@@ -6,14 +6,14 @@
 #include "ssm.cuh"
 
 // The column of a channel at a position: of this step, of the ring, or zero before the sequence.
-DEVICE float column_at(const SsmConvParams& p, const SegmentEntry& segment, int position, u32 channel) {
+DEVICE float column_at(const ConvParams& p, const SegmentEntry& segment, int position, u32 channel) {
     if (position < 0) return 0.0f;
     if (position >= (int)segment.position)
         return f32_row(p.x, segment.first_row + (position - segment.position))[channel];
     return conv_column(p.slots, slot_part(p.slots, segment.slot), position, p.x.cols)[channel];
 }
 
-KERNEL ssm_conv(const __grid_constant__ SsmConvParams p) {
+KERNEL ssm_conv(const __grid_constant__ ConvParams p) {
     u32 channel = blockIdx.x * blockDim.x + threadIdx.x;
     float weight[TAPS], bias = 0.0f;
     if (channel < p.x.cols) {
@@ -44,7 +44,7 @@ KERNEL ssm_conv(const __grid_constant__ SsmConvParams p) {
     }
 }
 
-KERNEL ssm_conv_store(const __grid_constant__ SsmConvParams p) {
+KERNEL ssm_conv_store(const __grid_constant__ ConvParams p) {
     start_dependents();
     wait_for_inputs();
     u32 channel = blockIdx.x * blockDim.x + threadIdx.x;
