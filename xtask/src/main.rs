@@ -1,6 +1,7 @@
-//! Project chores: `cargo xtask tidy`.
+//! Project chores: `cargo xtask tidy` checks the layout, `cargo xtask web` builds the browser package and its page.
 
 mod tidy;
+mod web;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,8 +17,9 @@ fn main() -> anyhow::Result<ExitCode> {
             eprintln!("tidy: {} findings", found.len());
             Ok(if found.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
+        Some("web") => web::build(root).map(|()| ExitCode::SUCCESS),
         _ => {
-            eprintln!("usage: cargo xtask tidy");
+            eprintln!("usage: cargo xtask tidy | web");
             Ok(ExitCode::FAILURE)
         }
     }

@@ -55,6 +55,22 @@ impl TensorInfo {
     pub fn byte_len(&self) -> u64 {
         self.range.end - self.range.start
     }
+
+    /// Which of the checkpoint's files holds `part` of the values, and where: what a caller fetches before it is read.
+    pub fn place(&self, part: Range<u64>) -> StoredRange {
+        let start = self.range.start.saturating_add(part.start).min(self.range.end);
+        let end = self.range.start.saturating_add(part.end).min(self.range.end);
+        StoredRange { file: self.file, bytes: start..end.max(start) }
+    }
+}
+
+/// Some bytes of one of a checkpoint's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredRange {
+    /// Number of the file, in the order they were opened in.
+    pub file: usize,
+    /// Its bytes.
+    pub bytes: Range<u64>,
 }
 
 /// An open model: metadata and named tensors whose bytes stay where they are until someone reads them.
@@ -132,9 +148,8 @@ impl Checkpoint {
     /// through a file keeps little of it resident. The bytes stay readable; nothing happens for bytes in the
     /// binary.
     pub fn release(&self, tensor: &TensorInfo, range: Range<u64>) {
-        let start = tensor.range.start.saturating_add(range.start).min(tensor.range.end);
-        let end = tensor.range.start.saturating_add(range.end).min(tensor.range.end);
-        self.files[tensor.file].release(start..end.max(start));
+        let StoredRange { file, bytes } = tensor.place(range);
+        self.files[file].release(bytes);
     }
 
     /// Bytes of all tensors together.

@@ -28,11 +28,11 @@ mod source;
 mod special_file;
 
 pub use atomic_file::AtomicFile;
-pub use checkpoint::{Checkpoint, Format, Metadata, TensorInfo};
+pub use checkpoint::{Checkpoint, Format, Metadata, StoredRange, TensorInfo};
 pub use config::ConfigFiles;
 pub use disk_space::free_bytes;
 pub use error::CheckpointError;
 pub use gguf::{GgufArray, GgufMetadata, GgufTensor, GgufValue, GgufWriter};
 pub use json::{json_f32, json_number, parse_json};
 pub use safetensors::{SafetensorsTensor, SafetensorsWriter, write_safetensors};
-pub use source::{ByteSource, SourceFile};
+pub use source::{ByteSource, MaybeShared, SourceFile};

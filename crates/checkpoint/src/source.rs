@@ -11,8 +11,22 @@ use std::path::Path;
 
 use crate::CheckpointError;
 
+/// What threads may share, on targets that have threads. In a browser a file belongs to the thread that opened it.
+#[cfg(not(target_family = "wasm"))]
+pub trait MaybeShared: Send + Sync {}
+
+#[cfg(not(target_family = "wasm"))]
+impl<T: Send + Sync + ?Sized> MaybeShared for T {}
+
+/// What threads may share, on targets that have threads.
+#[cfg(target_family = "wasm")]
+pub trait MaybeShared {}
+
+#[cfg(target_family = "wasm")]
+impl<T: ?Sized> MaybeShared for T {}
+
 /// The bytes of one file, by range.
-pub trait ByteSource: Send + Sync {
+pub trait ByteSource: MaybeShared {
     /// Size of the file in bytes.
     fn size(&self) -> u64;
 

@@ -59,7 +59,7 @@ fn main() {
         std::env::args().nth(index).map_or(otherwise, |a| a.parse().expect("a number"))
     };
     let (threads, depth, rows) = (number(1, 0), number(2, 16384), number(3, 1));
-    let options = CpuOptions { threads, isa: None, every_thread: true };
+    let options = CpuOptions { threads, isa: None, every_thread: true, ..CpuOptions::default() };
     let mut backend = CpuBackend::new(options).expect("a backend");
     let read = backend.read_bandwidth(400 << 20).expect("memory to read");
     let pages = (depth + rows).div_ceil(PAGE_TOKENS);

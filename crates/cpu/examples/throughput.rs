@@ -132,8 +132,13 @@ fn main() {
     let threads = args.get(1).and_then(|a| a.parse().ok()).unwrap_or(0);
     let wanted = |index: usize, name: &str| args.get(index).is_none_or(|a| a == name);
     for isa in Isa::available().into_iter().rev().filter(|isa| wanted(2, isa.name())) {
-        let mut backend =
-            CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true }).expect("a backend");
+        let mut backend = CpuBackend::new(CpuOptions {
+            threads,
+            isa: Some(isa),
+            every_thread: true,
+            ..CpuOptions::default()
+        })
+        .expect("a backend");
         let read = backend.read_bandwidth(MEMORY_BYTES).expect("memory to read");
         println!("{}: plain read {read:.1} GB/s", backend.name());
         let usual = [DType::Q4_0, DType::Q5_0, DType::Q8_0, DType::Q4K, DType::Q6K, DType::BF16, DType::F32];

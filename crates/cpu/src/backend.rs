@@ -1,6 +1,7 @@
 //! The CPU as a [`Backend`]: owns the team, weights, caches, arena and compiled programs.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use mambo_kernel::check::check_program;
 use mambo_kernel::{
@@ -10,6 +11,7 @@ use mambo_kernel::{
 };
 
 use crate::cache::Caches;
+use crate::clock::Clock;
 use crate::isa::Isa;
 use crate::kernels::declaration::{Bind, Binding, Declaration, Weight};
 use crate::kernels::declarations;
@@ -29,6 +31,8 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// Use exactly `threads` threads in every step, even beyond the number of cores or for tiny steps. For tests.
     pub every_thread: bool,
+    /// A clock that never goes back, for profiles; by default the system's. Browsers need one.
+    pub clock: Option<fn() -> Duration>,
 }
 
 /// Why a backend could not be made.
@@ -78,6 +82,7 @@ pub struct CpuBackend {
     arena: Buffer<u8>,
     programs: Vec<Compiled>,
     steps: Steps,
+    clock: Clock,
     profiling: bool,
     /// Threads of the team that steps do without.
     left_cores: usize,
@@ -120,6 +125,7 @@ impl CpuBackend {
             arena: Buffer::zeroed(0, "arena")?,
             programs: Vec::new(),
             steps: Steps::default(),
+            clock: Clock::new(options.clock),
             profiling: false,
             left_cores: 0,
             every_thread: options.every_thread,
@@ -139,7 +145,7 @@ impl CpuBackend {
     /// GB/s at which the team reads `bytes` of memory in a plain loop: the floor under everything that
     /// streams weights.
     pub fn read_bandwidth(&mut self, bytes: usize) -> Result<f64, BackendError> {
-        bandwidth::read_bandwidth(&mut self.team, bytes)
+        bandwidth::read_bandwidth(&mut self.team, self.clock, bytes)
     }
 }
 
@@ -313,7 +319,7 @@ impl Backend for CpuBackend {
             scratch: &mut self.scratch,
             arena: &mut self.arena,
             caches: &mut self.caches,
-            profiling: self.profiling,
+            profiling: self.profiling.then_some(self.clock),
             left_cores: self.left_cores,
         };
         self.programs[id.0].run(resources, &resolved);

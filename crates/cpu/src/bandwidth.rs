@@ -2,10 +2,10 @@
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use mambo_kernel::BackendError;
 
+use crate::clock::Clock;
 use crate::memory::Buffer;
 use crate::team::Team;
 
@@ -15,7 +15,7 @@ const PART: usize = 1 << 18;
 const PASSES: usize = 4;
 
 /// Reads `bytes` of fresh memory with all threads and returns GB/s.
-pub(crate) fn read_bandwidth(team: &mut Team, bytes: usize) -> Result<f64, BackendError> {
+pub(crate) fn read_bandwidth(team: &mut Team, clock: Clock, bytes: usize) -> Result<f64, BackendError> {
     let len = (bytes / 4).next_multiple_of(PART).max(PART);
     let mut data: Buffer<i32> = Buffer::zeroed(len, "measuring bandwidth")?;
     // Untouched pages may all be the same zero page.
@@ -23,7 +23,7 @@ pub(crate) fn read_bandwidth(team: &mut Team, bytes: usize) -> Result<f64, Backe
     let mut best = f64::INFINITY;
     for _ in 0..PASSES {
         let next = AtomicUsize::new(0);
-        let begin = Instant::now();
+        let begin = clock.now();
         team.run(&|_| {
             loop {
                 let part = next.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ pub(crate) fn read_bandwidth(team: &mut Team, bytes: usize) -> Result<f64, Backe
                 black_box(sums);
             }
         });
-        best = best.min(begin.elapsed().as_secs_f64());
+        best = best.min(clock.since(begin).as_secs_f64());
     }
     Ok(len as f64 * 4.0 / best / 1e9)
 }

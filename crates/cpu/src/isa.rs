@@ -28,15 +28,24 @@ pub enum Isa {
     /// The same with tile registers for bf16 (AMX). They use 16 bits of each activation and sum in their own order, so
     /// products with bf16 weights differ from those of the other sets in the last bits.
     Amx,
+    /// WebAssembly's 128-bit vectors. Whether there are any is decided where the module is compiled.
+    Simd128,
 }
 
 impl Isa {
     /// The best instruction set of this machine.
     pub fn detect() -> Isa {
-        *Isa::available().last().expect("the portable set is always there")
+        *Isa::available().last().expect("there is always one")
+    }
+
+    /// The only set of a module that was compiled for vectors: a second one would double its size.
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    pub fn available() -> Vec<Isa> {
+        vec![Isa::Simd128]
     }
 
     /// All instruction sets this machine can run, best last.
+    #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     pub fn available() -> Vec<Isa> {
         #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "only x86-64 has others"))]
         let mut sets = vec![Isa::Portable];
@@ -62,6 +71,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
             Isa::Amx => "amx",
+            Isa::Simd128 => "simd128",
         }
     }
 
@@ -75,14 +85,16 @@ impl Isa {
     /// created.
     pub(crate) fn call<V: Vectorized>(self, what: V) -> V::Output {
         match self {
+            #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
             Isa::Portable => V::Home::portable(what),
+            #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+            Isa::Simd128 => what.run::<simd::Simd128>(),
             // SAFETY: a backend is only created for a set the CPU has.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { V::Home::avx2(what) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Amx => unsafe { V::Home::avx512(what) },
-            #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("not available on this architecture"),
         }
     }
@@ -118,6 +130,7 @@ macro_rules! instruction_sets {
         /// One function per instruction set. They are methods of every type because the compiler keeps a method with
         /// the module of its type, see [`Vectorized::Home`].
         pub(crate) trait InstructionSets {
+            #[cfg_attr(target_feature = "simd128", allow(dead_code, reason = "vectors take its place"))]
             fn portable<V: Vectorized>(what: V) -> V::Output {
                 what.run::<simd::Portable>()
             }

@@ -9,6 +9,7 @@ mod backend;
 mod bandwidth;
 mod barriers;
 mod cache;
+mod clock;
 pub mod host_memory;
 mod isa;
 mod kernels;

@@ -3,13 +3,14 @@
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
 use mambo_kernel::check::StepNeeds;
 use mambo_kernel::{BackendError, CallTime, HiddenRows, Program, StepInputs, StepShape};
 
 use crate::barriers::{CallSchedule, schedule};
 use crate::cache::Caches;
+use crate::clock::Clock;
 use crate::kernels::{Cx, Kernel, PHASES, Scratch, ScratchNeed};
 use crate::memory::Buffer;
 use crate::shared::SharedSlice;
@@ -117,7 +118,8 @@ pub(crate) struct Resources<'a> {
     pub scratch: &'a mut ScratchPool,
     pub arena: &'a mut Buffer<u8>,
     pub caches: &'a mut Caches,
-    pub profiling: bool,
+    /// Times every call where there is one.
+    pub profiling: Option<Clock>,
     /// Threads of the team to do without.
     pub left_cores: usize,
 }
@@ -150,15 +152,15 @@ impl Compiled {
         let (kernels, counters) = (&self.kernels, &self.counters);
         let ScratchPool { per_thread, shared, .. } = resources.scratch;
         let (per_thread, shared_scratch) = (&*per_thread, SharedSlice::new(shared));
-        let times = Times(UnsafeCell::new(&mut self.times));
-        let times = resources.profiling.then_some(&times);
+        let times = resources.profiling.map(|clock| Times { clock, calls: UnsafeCell::new(&mut self.times) });
+        let times = times.as_ref();
         let barrier = resources.barrier;
         resources.team.run_some(threads, &|thread| {
             // SAFETY: only this thread uses this entry.
             let scratch = unsafe { &mut *per_thread.of(thread) };
             for (index, (kernel, counters)) in kernels.iter().zip(counters).enumerate() {
                 let CallSchedule { needs_barrier, is_single_threaded } = schedule[index];
-                let begin = (thread == 0 && times.is_some()).then(Instant::now);
+                let begin = times.filter(|_| thread == 0).map(|times| times.clock.now());
                 if needs_barrier {
                     barrier.wait(thread);
                 }
@@ -185,17 +187,20 @@ impl Compiled {
 }
 
 /// Call times, written by thread 0 alone.
-struct Times<'a>(UnsafeCell<&'a mut Vec<CallTime>>);
+struct Times<'a> {
+    clock: Clock,
+    calls: UnsafeCell<&'a mut Vec<CallTime>>,
+}
 
 // SAFETY: `add` is called by thread 0 only.
 unsafe impl Sync for Times<'_> {}
 
 impl Times<'_> {
-    fn add(&self, index: usize, begin: Instant) {
+    fn add(&self, index: usize, begin: Duration) {
         // SAFETY: only thread 0 comes here, and keeps no reference.
-        let times: &mut Vec<CallTime> = unsafe { &mut *self.0.get() };
+        let times: &mut Vec<CallTime> = unsafe { &mut *self.calls.get() };
         let time = &mut times[index];
-        time.total += begin.elapsed();
+        time.total += self.clock.since(begin);
         time.runs += 1;
     }
 }

@@ -77,6 +77,14 @@ fn bad_weights_snapshots_and_options_are_errors() {
     assert!(load(&mut backend, Table, DType::F32, &[4, 32], 600).is_err());
     assert!(backend.import_cell(Cell::Slot { slot: 0, position: 0 }, &[0; 4]).is_err());
     if let Some(isa) = [Isa::Avx2, Isa::Avx512].into_iter().find(|i| !Isa::available().contains(i)) {
-        assert!(CpuBackend::new(CpuOptions { threads: 1, isa: Some(isa), every_thread: true }).is_err());
+        assert!(
+            CpuBackend::new(CpuOptions {
+                threads: 1,
+                isa: Some(isa),
+                every_thread: true,
+                ..CpuOptions::default()
+            })
+            .is_err()
+        );
     }
 }

@@ -7,7 +7,9 @@ fn check(isa: Isa, threads: usize) {
     if !Isa::available().contains(&isa) {
         return;
     }
-    let mut backend = CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true }).unwrap();
+    let mut backend =
+        CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true, ..CpuOptions::default() })
+            .unwrap();
     check_all(&mut backend).assert_ok();
 }
 

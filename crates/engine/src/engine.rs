@@ -16,7 +16,8 @@ use crate::error::EngineError;
 use crate::experts::ExpertWatch;
 use crate::fingerprint::Fingerprint;
 use crate::in_flight::StepInFlight;
-use crate::load::{EngineConfig, Loaded, ModelGraphs, Programs, Progress, Weights, load};
+use crate::load::{EngineConfig, ModelGraphs, Programs, Progress, Weights};
+use crate::loading::{Loaded, Loading};
 use crate::memory::{SnapshotShares, sequence_pages};
 use crate::prefix::{PrefixCache, Reuse};
 use crate::sample::Choice;
@@ -117,19 +118,26 @@ pub struct Engine {
 impl Engine {
     /// Plans, checks that everything fits, and loads the weights.
     pub fn load(
-        mut backend: Box<dyn Backend>,
+        backend: Box<dyn Backend>,
         graphs: &ModelGraphs,
         weights: &dyn Weights,
-        mut config: EngineConfig,
+        config: EngineConfig,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Engine, EngineError> {
-        config.max_sequences = config.max_sequences.max(1);
-        // Every sequence that decodes must find a row in every step.
-        config.step_tokens = config.step_tokens.max(config.max_sequences);
-        let Loaded { programs, layout, fingerprint, routes } =
-            load(&mut *backend, graphs, weights, &config, progress)?;
+        let mut loading = Loading::begin(backend, graphs, weights, config)?;
+        progress(loading.progress());
+        while loading.load_next(weights)? {
+            progress(loading.progress());
+        }
+        loading.finish(weights)
+    }
+
+    /// An engine that has yet to run anything.
+    pub(crate) fn new(loaded: Loaded) -> Engine {
+        let Loaded { backend, config, programs, layout, fingerprint, routes, trained_context, vocab } =
+            loaded;
         let (pages, slots, snapshot_slots) = pools(&layout, &config);
-        Ok(Engine {
+        Engine {
             backend,
             programs,
             fingerprint,
@@ -143,8 +151,8 @@ impl Engine {
             experts: ExpertWatch::new(routes),
             lost: None,
             layout,
-            trained_context: graphs.trained_context,
-            vocab: graphs.vocab,
+            trained_context,
+            vocab,
             config,
             waiting: VecDeque::new(),
             running: Vec::new(),
@@ -155,7 +163,7 @@ impl Engine {
             scheduled: Vec::new(),
             results: StepResults::default(),
             events: Vec::new(),
-        })
+        }
     }
 
     /// Loses what pages and slots hold: snapshots that share them are another engine's from now on.

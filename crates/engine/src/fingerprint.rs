@@ -1,5 +1,6 @@
 //! What tells two models apart: a hash over the names, types, shapes and some bytes of their weights.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use mambo_kernel::Digest;
@@ -18,18 +19,15 @@ impl fmt::Display for Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of a model's weights.
-    pub(crate) fn of<'n>(weights: &dyn Weights, names: impl Iterator<Item = &'n str>) -> Fingerprint {
-        let mut names: Vec<&str> = names.collect();
-        names.sort_unstable();
-        names.dedup();
+    /// The fingerprint of a model's weights, of which samples were digested as they were loaded.
+    pub(crate) fn of(weights: &dyn Weights, samples: &BTreeMap<String, u64>) -> Fingerprint {
         let mut digest = Digest::default();
-        for name in names {
+        for (name, sample) in samples {
             let Some(source) = weights.weight(name) else { continue };
             digest.write(name.as_bytes());
             digest.write(source.dtype().name().as_bytes());
             source.shape().iter().for_each(|size| digest.write(&(*size as u64).to_le_bytes()));
-            digest.write(&source.digest().to_le_bytes());
+            digest.write(&sample.to_le_bytes());
         }
         for scale in weights.kv_scales() {
             digest.write(&scale.k.to_le_bytes());

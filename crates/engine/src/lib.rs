@@ -15,6 +15,7 @@ mod fingerprint;
 mod history;
 mod in_flight;
 mod load;
+mod loading;
 mod loss;
 mod memory;
 mod prefix;
@@ -35,6 +36,7 @@ pub use load::{
     EngineConfig, ModelGraphs, PlanOptions, Progress, SCORE_TOKENS, SnapshotRoom, TOKEN, Weights, optimise,
     plan,
 };
+pub use loading::Loading;
 pub use memory::{MemoryNeed, cache_layout, human_bytes, source_bytes};
 pub use prefix::{MatchEnd, PrefixCacheConfig, PrefixCacheStats, Reuse, common_prefix};
 pub use sample::{Choice, Logprobs, SamplingParams, argmax};

@@ -1,4 +1,4 @@
-//! From graphs and weights to an engine: passes, plans, memory check, weights into the backend.
+//! What an engine is made of before its weights are there: settings, passes, plans, caches.
 
 use std::collections::HashSet;
 
@@ -12,9 +12,7 @@ use mambo_plan::{Kernels, LowerOptions, lower};
 use mambo_tensor::DType;
 
 use crate::error::EngineError;
-use crate::experts::{Route, routes};
-use crate::fingerprint::Fingerprint;
-use crate::memory::{cache_layout, check_memory, source_bytes};
+use crate::memory::cache_layout;
 use crate::prefix::PrefixCacheConfig;
 
 /// The settings of an engine.
@@ -69,6 +67,11 @@ impl EngineConfig {
     /// Element types of the caches.
     pub fn cache_types(&self) -> CacheTypes {
         CacheTypes { kv: self.kv_types, state: self.state_elem }
+    }
+
+    /// Whether steps fill the cache of the MTP head.
+    fn fills_mtp(&self, graphs: &ModelGraphs) -> bool {
+        self.fill_mtp && graphs.mtp.is_some()
     }
 }
 
@@ -145,14 +148,6 @@ impl Programs {
     }
 }
 
-/// What loading gives.
-pub(crate) struct Loaded {
-    pub programs: Programs,
-    pub layout: CacheLayout,
-    pub fingerprint: Fingerprint,
-    pub routes: Vec<Route>,
-}
-
 /// What a program is planned for.
 #[derive(Clone, Copy)]
 pub struct PlanOptions<'a> {
@@ -195,14 +190,13 @@ pub const TOKEN: &str = "token";
 /// Label of the op in the graphs that takes the hidden rows of wanted tokens.
 const WANTED: &str = "wanted";
 
-/// Lowers the programs, checks that everything fits, loads weights, allocates caches.
-pub(crate) fn load(
-    backend: &mut dyn Backend,
+/// Lowers the programs: of prompts, of answers, two of scoring, and the MTP head's.
+pub(crate) fn plan_all(
+    backend: &dyn Backend,
     graphs: &ModelGraphs,
     weights: &dyn Weights,
     config: &EngineConfig,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Loaded, EngineError> {
+) -> Result<Vec<Program>, EngineError> {
     let weight_type = |name: &str| weights.weight(name).map(|w| w.dtype());
     let caches = config.cache_types();
     let planned = |graph: &Graph, phase: Phase, max_tokens: usize, max_wanted: usize| {
@@ -210,9 +204,8 @@ pub(crate) fn load(
         plan(graph, backend, &PlanOptions { phase, max_tokens, max_wanted, caches, weight_type })
     };
     let sequences = config.max_sequences;
-    let fills_mtp = config.fill_mtp && graphs.mtp.is_some();
     let with_hidden = graphs.mtp.map_or(graphs.trunk, |(with_hidden, _)| with_hidden);
-    let mut trunk = if fills_mtp { with_hidden } else { graphs.trunk }.clone();
+    let mut trunk = if config.fills_mtp(graphs) { with_hidden } else { graphs.trunk }.clone();
     // Both show values that are computed anyway, and cost nothing unless they are fetched.
     if config.embeddings {
         trunk = trunk.showing(OpKind::GatherRows);
@@ -233,36 +226,46 @@ pub(crate) fn load(
         let (tokens, wanted) = (step_tokens.max(SCORE_TOKENS), sequences.max(SCORE_TOKENS));
         programs.push(planned(mtp, Phase::Prefill, tokens, wanted)?);
     }
+    Ok(programs)
+}
 
+/// The caches of a model, which must be few enough to be numbered.
+pub(crate) fn planned_caches(
+    graphs: &ModelGraphs,
+    weights: &dyn Weights,
+    config: &EngineConfig,
+) -> Result<CacheLayout, EngineError> {
     let layout = CacheLayout { kv_scales: weights.kv_scales().to_vec(), ..cache_layout(graphs, config) };
     let pages = layout.kv_groups.iter().map(|group| group.pages).max().unwrap_or(0);
     if u32::try_from(pages).is_err() {
         let (sequences, context) = (config.max_sequences, config.context_tokens);
         return Err(EngineError::TooManyPages { sequences, context, pages });
     }
-    let budget = config.memory.map_or_else(|| backend.memory(), Ok)?;
-    check_memory(&programs, &layout, weights, config, budget)?;
-    load_weights(backend, &programs, weights, progress)?;
-    backend.create_caches(&layout)?;
-    let names = programs.iter().flat_map(|program| &program.weights).map(|key| key.name.as_str());
-    let fingerprint = Fingerprint::of(weights, names);
+    Ok(layout)
+}
+
+/// Compiles what [`plan_all`] gave, in its order.
+pub(crate) fn compile_all(
+    backend: &mut dyn Backend,
+    programs: Vec<Program>,
+    config: &EngineConfig,
+) -> Result<Programs, EngineError> {
     let logits = programs[0].output("logits").expect("a trunk gives logits");
-    let hidden = programs[0].output("hidden").filter(|_| fills_mtp);
+    let has_mtp = programs.len() > 4;
+    let hidden = programs[0].output("hidden").filter(|_| config.fill_mtp && has_mtp);
     let embedding = programs[0].output(WANTED).filter(|_| config.embeddings);
-    let routes = routes(&programs[0]);
     let mut ids = programs.into_iter().map(|program| backend.compile(program));
     let mut next = || ids.next().expect("one handle per program");
-    let programs = Programs {
+    Ok(Programs {
         prefill: next()?,
         decode: next()?,
         score: next()?,
         verify: next()?,
-        mtp: graphs.mtp.map(|_| next()).transpose()?,
+        mtp: has_mtp.then(next).transpose()?,
         logits,
         hidden,
         embedding,
-    };
-    Ok(Loaded { programs, layout, fingerprint, routes })
+    })
 }
 
 /// Every weight once in every form, with the program that reads it first.
@@ -271,23 +274,4 @@ pub(crate) fn weight_keys(programs: &[Program]) -> Vec<(usize, &WeightKey)> {
     let keys =
         programs.iter().enumerate().flat_map(|(index, p)| p.weights.iter().map(move |key| (index, key)));
     keys.filter(|(_, key)| seen.insert(*key)).collect()
-}
-
-fn load_weights(
-    backend: &mut dyn Backend,
-    programs: &[Program],
-    weights: &dyn Weights,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<(), EngineError> {
-    let keys = weight_keys(programs);
-    let total = keys.iter().filter_map(|(_, key)| source_bytes(weights, &key.name)).sum();
-    let mut done = 0;
-    for (_, key) in keys {
-        progress(Progress { done, total });
-        let source = weights.weight(&key.name).ok_or_else(|| EngineError::MissingWeight(key.name.clone()))?;
-        backend.load_weight(key, source)?;
-        done += source_bytes(weights, &key.name).unwrap_or(0);
-    }
-    progress(Progress { done: total, total });
-    Ok(())
 }

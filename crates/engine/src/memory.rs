@@ -218,7 +218,7 @@ pub fn source_bytes(weights: &dyn Weights, name: &str) -> Option<u64> {
     let source = weights.weight(name)?;
     let cols = *source.shape().last()?;
     let rows: usize = source.shape().iter().rev().skip(1).product();
-    source.dtype().row_bytes(cols).map(|bytes| (bytes * rows) as u64)
+    source.dtype().row_bytes(cols).map(|bytes| bytes as u64 * rows as u64)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use mambo_checkpoint::{Checkpoint, Format, TensorInfo};
+use mambo_checkpoint::{Checkpoint, Format, StoredRange, TensorInfo};
 use mambo_kernel::{Digest, KvScale, WeightError, WeightPart, WeightSource, WeightUse};
 use mambo_tensor::{DType, decode_row};
 
@@ -152,6 +152,11 @@ impl BoundWeight<'_> {
     /// The tensor that holds a part's values or codes.
     pub fn part_tensor(&self, part: usize) -> &str {
         &self.parts[part].codes.tensor.name
+    }
+
+    /// Where in the files lies what its parts are read from.
+    pub fn stored_ranges(&self) -> Vec<StoredRange> {
+        self.spans().map(|span| span.tensor.place(span.range.clone())).collect()
     }
 
     /// Bytes it takes in the files, scales included.

@@ -1,13 +1,18 @@
 //! A model as its metadata describes it: sizes and stored types, whether or not weights are there.
 
 use std::collections::HashMap;
+#[cfg(any(unix, windows))]
 use std::path::Path;
 
 use mambo_kernel::{WeightKey, WeightSource};
-use mambo_model::{BoundWeight, ModelSpec, PRESETS, Preset};
+use mambo_model::{BoundWeight, ModelSpec};
+#[cfg(any(unix, windows))]
+use mambo_model::{PRESETS, Preset};
 use mambo_tensor::DType;
 
-use crate::{Model, OpenOptions, RuntimeError};
+#[cfg(any(unix, windows))]
+use crate::OpenOptions;
+use crate::{Model, RuntimeError};
 
 /// A described model.
 pub struct Described {
@@ -29,6 +34,7 @@ pub struct TypeTable {
 
 impl Described {
     /// Opens a path or a preset; weights need not be there.
+    #[cfg(any(unix, windows))]
     pub fn open(name: &str) -> Result<Described, RuntimeError> {
         if !Path::new(name).exists() {
             if let Ok(preset) = Preset::named(name) {

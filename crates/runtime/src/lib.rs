@@ -17,6 +17,7 @@ mod error;
 mod generate;
 pub mod gguf_text;
 mod load;
+mod loading;
 mod model;
 mod pieces;
 mod prompt;
@@ -24,18 +25,23 @@ pub mod quality;
 mod reply;
 mod snapshot_folder;
 mod text;
+mod view;
 
 pub use conversation::Conversation;
 pub use described::{Described, TypeTable};
 pub use error::RuntimeError;
 pub use generate::{GenerateEvent, GenerateOptions, generate};
 pub use load::{DEFAULT_CONTEXT, DEFAULT_STEP_TOKENS, LoadEvent, LoadOptions};
-pub use model::{BoundWeights, Graphs, Model, OpenOptions, open_checkpoint};
+pub use loading::Loading;
+pub use model::{BoundWeights, Graphs, Model};
+#[cfg(any(unix, windows))]
+pub use model::{OpenOptions, open_checkpoint};
 pub use pieces::TokenPieces;
 pub use prompt::Prompt;
 pub use reply::{Reply, ReplyStream};
 pub use snapshot_folder::{SnapshotFile, SnapshotFolder, name_of, read_snapshot, write_snapshot};
 pub use text::ModelText;
+pub use view::{file_bytes, live_view, model_view, watch_engine};
 
 pub use mambo_engine::{Choice, Engine, FinishReason, SamplingParams};
 pub use mambo_text::{ChatRequest, Event as Piece};

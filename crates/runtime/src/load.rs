@@ -106,7 +106,11 @@ impl LoadOptions {
     }
 
     /// The engine's configuration for a model.
-    fn engine_config(&self, spec: &ModelSpec, weights: &BoundWeights) -> Result<EngineConfig, RuntimeError> {
+    pub(crate) fn engine_config(
+        &self,
+        spec: &ModelSpec,
+        weights: &BoundWeights,
+    ) -> Result<EngineConfig, RuntimeError> {
         let (sequences, context) = (self.sequences, self.context_for(spec)?);
         if sequences > MAX_SEQUENCES {
             return Err(RuntimeError::TooManySequences { sequences, most: MAX_SEQUENCES });
@@ -146,9 +150,12 @@ fn check_cache_size(spec: &ModelSpec, sequences: usize, context: usize) -> Resul
 /// choose experts, hide such values from the logits; what they leave looks like a result. Large weights are not read
 /// twice for it.
 fn check_small_weights(weights: &BoundWeights) -> Result<(), RuntimeError> {
-    let is_small =
-        |weight: &&BoundWeight| weight.usage() == WeightUse::Vector || weight.role() == Part::Router;
-    weights.iter().filter(is_small).try_for_each(|weight| Ok(weight.check_finite()?))
+    weights.iter().filter(|weight| is_small(weight)).try_for_each(|weight| Ok(weight.check_finite()?))
+}
+
+/// Whether a weight is a norm, a bias or a router.
+pub(crate) fn is_small(weight: &BoundWeight) -> bool {
+    weight.usage() == WeightUse::Vector || weight.role() == Part::Router
 }
 
 impl Model {

@@ -1,6 +1,7 @@
 //! An open model: files or bytes, their description, their weights by canonical name, their graphs. Loads nothing.
 
 use std::ops::Deref;
+#[cfg(any(unix, windows))]
 use std::path::Path;
 
 use mambo_checkpoint::Checkpoint;
@@ -13,6 +14,7 @@ use crate::load::DEFAULT_CONTEXT;
 use crate::{ModelText, RuntimeError};
 
 /// How a model is opened.
+#[cfg(any(unix, windows))]
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     /// Be content with metadata where weights are missing: enough to describe a model, not to load it.
@@ -39,6 +41,7 @@ pub struct Graphs {
 }
 
 /// Opens files without asking which model is in them.
+#[cfg(any(unix, windows))]
 pub fn open_checkpoint(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkpoint, RuntimeError> {
     let open = if options.metadata_only { Checkpoint::open_metadata } else { Checkpoint::open };
     Ok(open(path.as_ref())?)
@@ -46,6 +49,7 @@ pub fn open_checkpoint(path: impl AsRef<Path>, options: &OpenOptions) -> Result<
 
 impl Model {
     /// Opens a folder or a `.gguf` file.
+    #[cfg(any(unix, windows))]
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, RuntimeError> {
         Model::of(open_checkpoint(path, options)?)
     }

@@ -13,6 +13,9 @@ export class ApiError extends Error {
   }
 }
 
+/** Whether the engine may ask for a key. */
+export const usesApiKeys = true;
+
 let apiKey = "";
 try {
   apiKey = sessionStorage.getItem(KEY) ?? "";

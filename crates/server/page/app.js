@@ -303,6 +303,13 @@ document.addEventListener("keydown", (event) => {
 });
 
 window.addEventListener("hashchange", route);
+// Where the engine is in the tab itself, its model can be exchanged.
+window.addEventListener("modelchange", async () => {
+  modelView?.stop();
+  modelView = null;
+  await connect();
+  if (location.hash === "#/model") await route();
+});
 window.addEventListener("pagehide", () => {
   if (generations.isRunning(conversation)) store.save(conversation).catch(() => {});
 });

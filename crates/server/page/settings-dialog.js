@@ -1,6 +1,6 @@
 /** The settings dialog, and the question for an API key. */
 
-import { hasApiKey, setApiKey } from "./api.js";
+import { hasApiKey, setApiKey, usesApiKeys } from "./api.js";
 import { element, iconButton } from "./dom.js";
 import { SAMPLING } from "./settings.js";
 
@@ -53,7 +53,7 @@ export function openSettings(settings, server) {
           ["light", "light"],
           ["dark", "dark"],
         ]),
-        keyField(),
+        usesApiKeys ? keyField() : null,
       ),
       group(
         "Keyboard",

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::local_page::LocalPage;
+
 /// The settings of a server; the engine's are chosen when the model is loaded.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -37,6 +39,8 @@ pub struct ServerConfig {
     pub disk_cache: Option<(PathBuf, u64)>,
     /// Whether prompts and answers are logged.
     pub log_prompts: bool,
+    /// The page that runs a model in the browser's tab.
+    pub local_page: LocalPage,
 }
 
 impl ServerConfig {
@@ -58,6 +62,7 @@ impl ServerConfig {
             sessions: None,
             disk_cache: None,
             log_prompts: false,
+            local_page: LocalPage::default(),
         }
     }
 }

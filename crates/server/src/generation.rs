@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 
 use mambo_engine::{FinishReason, Logprobs, Reuse};
 use mambo_runtime::{ModelText, Piece, TokenPieces};
-use mambo_text::OutputStyle;
+use mambo_text::{OutputStyle, StopStrings};
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::error::{ApiError, Kind};
 use crate::job::Update;
 use crate::record::AnswerRecord;
-use crate::stop::StopStrings;
 
 /// Something that a client may be told.
 #[derive(Clone, Debug, PartialEq)]

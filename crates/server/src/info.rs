@@ -15,7 +15,7 @@ pub struct ModelInfo {
     pub file_bytes: u64,
     /// What names its weights.
     pub fingerprint: String,
-    /// Its layers and memory, as [`crate::model_view`] tells them.
+    /// Its layers and memory, as [`mambo_runtime::model_view`] tells them.
     pub view: serde_json::Value,
     /// Size of the vocabulary.
     pub vocabulary: usize,

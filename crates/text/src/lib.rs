@@ -14,6 +14,7 @@
 pub mod detokenizer;
 mod error;
 pub mod parse;
+mod stop;
 pub mod template;
 pub mod tokenizer;
 
@@ -23,5 +24,6 @@ pub use parse::{
     Answer, Arguments, CallDialect, Calls, Event, OutputParser, OutputStyle, ParseOptions, ReasoningStart,
     ThinkTags,
 };
+pub use stop::{Passed, StopStrings};
 pub use template::{ChatRequest, ChatTemplate, clock};
 pub use tokenizer::{GgufVocabulary, Tokenizer};

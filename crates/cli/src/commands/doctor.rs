@@ -207,7 +207,12 @@ fn continue_text() -> Result<String> {
 /// Every kernel of one instruction set against its contract.
 fn check_kernels(isa: Isa) -> Result<String, String> {
     // Two threads whatever the machine has: kernels must share work.
-    let backend = CpuBackend::new(CpuOptions { threads: 2, isa: Some(isa), every_thread: true });
+    let backend = CpuBackend::new(CpuOptions {
+        threads: 2,
+        isa: Some(isa),
+        every_thread: true,
+        ..CpuOptions::default()
+    });
     check_contracts(&mut backend.map_err(|error| error.to_string())?)
 }
 

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use mambo_checkpoint::Metadata;
 use mambo_engine::{PrefixCacheConfig, human_bytes};
-use mambo_runtime::{Engine, LoadOptions, Model};
-use mambo_server::{ModelInfo, Server, ServerConfig, file_bytes, model_view};
+use mambo_runtime::{Engine, LoadOptions, Model, file_bytes, model_view};
+use mambo_server::{LocalPage, ModelInfo, Server, ServerConfig};
 
 use crate::amounts::{context_text, counted, short_count};
 use crate::args::ModelArgs;
@@ -70,6 +70,10 @@ pub struct ServeArgs {
     /// Name that requests call the model; the file's or folder's own if left out (repeatable)
     #[arg(long, value_name = "NAME")]
     pub name: Vec<String>,
+    /// Folder of the page that runs a model in the browser's tab, as `cargo xtask web` makes it; by default `local`
+    /// beside the program
+    #[arg(long, value_name = "DIR")]
+    pub local_page: Option<PathBuf>,
     /// TOML file with settings by the names of these flags, such as port = 8080; a flag wins over the file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -143,8 +147,23 @@ fn config(args: &ServeArgs) -> Result<ServerConfig> {
         connections: args.max_connections,
         time_limit: Duration::from_secs(args.time_limit),
         log_prompts: args.log.log_prompts,
+        local_page: local_page(args.local_page.as_deref())?,
         ..ServerConfig::new(SocketAddr::new(args.host, args.port), "")
     })
+}
+
+/// The page that runs a model in the tab: from the folder that is named, or else beside the program if it is there.
+fn local_page(folder: Option<&Path>) -> Result<LocalPage> {
+    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("local"));
+    let folder = match folder {
+        Some(folder) => folder.to_owned(),
+        None => match beside().filter(|folder| folder.join("index.html").is_file()) {
+            Some(folder) => folder,
+            None => return Ok(LocalPage::default()),
+        },
+    };
+    LocalPage::read(&folder)
+        .with_context(|| format!("cannot read the page in {}; check --local-page", folder.display()))
 }
 
 /// What requests call a model: a hub id as it is, a file or folder by its name alone.

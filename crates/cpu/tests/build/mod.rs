@@ -35,7 +35,8 @@ impl WeightSource for Source<'_> {
 }
 
 pub fn backend(isa: Isa, threads: usize) -> CpuBackend {
-    CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true }).unwrap()
+    CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true, ..CpuOptions::default() })
+        .unwrap()
 }
 
 /// The kernel row for an op, and its input type.

@@ -113,8 +113,13 @@ impl On {
             On::Reference => Box::new(ReferenceBackend::new()),
             On::Cuda => Box::new(CudaBackend::new(&cuda_options()).expect("the machine has one")),
             On::Cpu(isa, threads) => Box::new(
-                CpuBackend::new(CpuOptions { threads, isa: Some(isa), every_thread: true })
-                    .expect("the machine has it"),
+                CpuBackend::new(CpuOptions {
+                    threads,
+                    isa: Some(isa),
+                    every_thread: true,
+                    ..CpuOptions::default()
+                })
+                .expect("the machine has it"),
             ),
         }
     }

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use axum::{Extension, Router};
 use serde::de::DeserializeOwned;
@@ -73,6 +73,9 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
     routes
         .route("/", get(|| async { page::file("").unwrap_or_default() }))
         .route("/docs", get(|| async { page::file("docs.html").unwrap_or_default() }))
+        .route("/local", get(|| async { Redirect::permanent("/local/") }))
+        .route("/local/", get(local_page))
+        .route("/local/{*name}", get(local_page))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::disable())
@@ -116,6 +119,8 @@ async fn let_in(State(service): Shared, mut request: Request, next: Next) -> Res
     let path = request.uri().path();
     let is_open = matches!(path, "/health" | "/docs" | "/openapi.json")
         || is_question
+        || path == "/local"
+        || path.starts_with("/local/")
         || page::has(path.trim_start_matches('/'));
     let is_routine = is_open || path == "/metrics" || path == "/api/mambo/live";
     let id = about::request_id(&headers).unwrap_or_else(|| service.new_id("req"));
@@ -260,6 +265,13 @@ async fn model(State(service): Shared) -> Response {
 
 async fn live_samples(State(service): Shared) -> Response {
     live::live(service).await.map_or_else(failed, Answer::into_response)
+}
+
+/// The page that runs a model in the tab, file by file.
+async fn local_page(State(service): Shared, request: Request) -> Response {
+    let name = request.uri().path().strip_prefix("/local/").unwrap_or_default().to_owned();
+    let found = service.config.local_page.answer(&name, request.headers());
+    found.unwrap_or_else(|| failed(ApiError::new(Kind::NotFound, format!("there is no `/local/{name}`"))))
 }
 
 /// What no route has is a file of the page, or nothing.

@@ -2,14 +2,14 @@
 
 /// Finds the first of some strings.
 #[derive(Clone, Debug)]
-pub(crate) struct StopStrings {
+pub struct StopStrings {
     strings: Vec<String>,
     held: String,
 }
 
 /// What a piece of text led to.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub struct Passed {
     /// Text that is certain.
     pub text: String,
     /// The string that was found; nothing passes after it.
