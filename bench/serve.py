@@ -12,12 +12,13 @@ greedy, so that any difference is a mistake.
 
 Then, for mambo and wherever the server can: the gaps of one running stream while a prompt of --prompt tokens is read,
 divided by its usual gap, beside those of the same stream while nothing is read (`stall`); what streams get that must write JSON after a schema beside as many that need
-not (`schema`); and tokens per second of 16 streams as a share of what `mambo bench` gives without HTTP (`http`), in
+not (`schema`); and what HTTP costs 16 streams in processor time, and in tokens per second beside `mambo bench` (`http`), in
 turns. Each is the median of --repeats. --picture FILE.svg draws the levels.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import re
@@ -42,6 +43,8 @@ PATH = "/v1/chat/completions"
 SENTENCE = "The fox ran over the hill and met a bear. "
 # Streams beside each other in the measurements of schemas and of HTTP.
 BESIDE = 16
+# Seconds between two looks of a client that only counts.
+PAUSE = 0.02
 
 
 def arguments():
@@ -60,6 +63,7 @@ def arguments():
     parser.add_argument("--repeats", type=int, default=5, help="of the measurements after the levels (5)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--picture", metavar="FILE", help="where the levels are drawn")
+    parser.add_argument("--busy", type=float, metavar="SHARE", help=argparse.SUPPRESS)
     parser.add_argument("--ask", type=int, metavar="PORT", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -91,7 +95,8 @@ class Server:
     def ask(self, question, tokens, leave_after=None, **more):
         """Begins an answer."""
         body = {"messages": [{"role": "user", "content": question}], "temperature": 0,
-                "stream": True, "max_tokens": tokens, "stream_options": {"include_usage": True},
+                "stream": True, "max_tokens": tokens,
+                "stream_options": {"include_usage": True, "token_times": True},
                 "chat_template_kwargs": {"enable_thinking": False}, **more}
         return Answer(self.port, PATH, body, leave_after)
 
@@ -186,19 +191,24 @@ def stall_once(server, args, more, prompt):
         reader.stdin.close()
         server.answers(running)
         begin, end = (float(moment) - running.begin for moment in reader.stdout.read().split())
-    gaps = list(zip(gaps_of(running), running.moments))
-    before = [gap for gap, at in gaps if at < begin]
-    beside = [gap for gap, at in gaps if begin <= at < end]
-    after = [gap for gap, at in gaps if at >= end]
-    if not (before and beside and after):
-        say(f"  the stream and the prompt did not overlap; the prompt took {end - begin:.1f} s")
-        return None
-    usual = statistics.median(before) * 1e3
-    # The same stream on the same machine with nothing beside it: what the system alone does to its gaps.
-    alone = tail((before + after)[-len(beside):] if len(beside) < len(before + after) else before + after)
-    found = {"usual_ms": usual, "prompt_s": end - begin, "beside": tail(beside), "alone": alone}
-    found["ratio"] = {name[:-3]: value / usual for name, value in found["beside"].items()}
-    found["alone_ratio"] = {name[:-3]: value / usual for name, value in alone.items()}
+    found = {"prompt_s": end - begin}
+    for where, moments in (("client", running.moments), ("engine", running.token_moments)):
+        if not moments:
+            continue
+        gaps = [(b - a, a) for a, b in zip(moments, moments[1:])]
+        before = [gap for gap, at in gaps if at < begin]
+        beside = [gap for gap, at in gaps if begin <= at < end]
+        after = [gap for gap, at in gaps if at >= end]
+        if not (before and beside and after):
+            say(f"  the stream and the prompt did not overlap; the prompt took {end - begin:.1f} s")
+            return None
+        usual = statistics.median(before) * 1e3
+        # The same stream on the same machine with nothing beside it: what the system alone does to its gaps.
+        alone = tail((before + after)[-len(beside):] if len(beside) < len(before + after) else before + after)
+        ratios = lambda gaps: {name[:-3]: value / usual for name, value in gaps.items()}
+        beside = tail(beside)
+        found[where] = {"usual_ms": usual, "beside": beside, "alone": alone, "ratio": ratios(beside),
+                        "alone_ratio": ratios(alone)}
     return found
 
 
@@ -216,24 +226,31 @@ def ask_when_told(port, before):
 
 def stall(server, args, more):
     """Gaps of a running stream while a long prompt is read, by its usual gap: the median before the prompt came. Beside
-    them the gaps of the same stream while nothing is read, because a system's scheduler makes worst gaps too."""
+    them the gaps of the same stream while nothing is read, because a system's scheduler makes worst gaps too. Gaps are
+    those between tokens as they leave the engine, where the server tells, and between what the client receives."""
     long = SENTENCE * sentences(server, args)
     # Nothing of a prompt has been read before.
     found = [stall_once(server, args, more, f"{server.begun}, {repeat}: {long}") for repeat in range(args.repeats)]
     if not (found := [one for one in found if one]):
         return None
-    middle = lambda kind, name: statistics.median(one[kind][name] for one in found)
-    result = {kind: {name: middle(kind, name) for name in ("p50", "p99", "worst")} for kind in ("ratio", "alone_ratio")}
-    say(f"{server.name} stall: while {args.prompt} tokens are read, gaps are "
-        + ", ".join(f"{name} {ratio:.1f}" for name, ratio in result["ratio"].items()) + " times the usual one; alone "
-        + ", ".join(f"{name} {ratio:.1f}" for name, ratio in result["alone_ratio"].items()) + " times (medians of "
-        f"{len(found)}: usual {statistics.median(one['usual_ms'] for one in found):.2f} ms, prompt read in "
-        f"{statistics.median(one['prompt_s'] for one in found):.1f} s)")
-    for one in found:
-        say(f"  usual {one['usual_ms']:.2f} ms; beside the prompt {one['beside']['p50_ms']:.2f}, "
-            f"{one['beside']['p99_ms']:.2f}, {one['beside']['worst_ms']:.2f}; alone {one['alone']['p50_ms']:.2f}, "
-            f"{one['alone']['p99_ms']:.2f}, {one['alone']['worst_ms']:.2f}; read in {one['prompt_s']:.2f} s")
-    return {**result, "all": found}
+    results = {"all": found}
+    for where in ("engine", "client"):
+        if where not in found[0]:
+            continue
+        middle = lambda kind, name: statistics.median(one[where][kind][name] for one in found)
+        result = {kind: {name: middle(kind, name) for name in ("p50", "p99", "worst")} for kind in ("ratio", "alone_ratio")}
+        results[where] = result
+        say(f"{server.name} stall, gaps of the {where}: while {args.prompt} tokens are read "
+            + ", ".join(f"{name} {ratio:.1f}" for name, ratio in result["ratio"].items()) + " times the usual one; alone "
+            + ", ".join(f"{name} {ratio:.1f}" for name, ratio in result["alone_ratio"].items()) + " times (medians of "
+            f"{len(found)}: usual {statistics.median(one[where]['usual_ms'] for one in found):.2f} ms, prompt read in "
+            f"{statistics.median(one['prompt_s'] for one in found):.1f} s)")
+        for one in found:
+            beside, alone = one[where]["beside"], one[where]["alone"]
+            say(f"  usual {one[where]['usual_ms']:.2f} ms; beside the prompt {beside['p50_ms']:.2f}, "
+                f"{beside['p99_ms']:.2f}, {beside['worst_ms']:.2f}; alone {alone['p50_ms']:.2f}, "
+                f"{alone['p99_ms']:.2f}, {alone['worst_ms']:.2f}; read in {one['prompt_s']:.2f} s")
+    return results
 
 
 def schema(server, args, more):
@@ -253,24 +270,61 @@ def schema(server, args, more):
     return medians
 
 
+class CpuTimes:
+    """Seconds of processor time that groups of a process's threads have taken."""
+
+    GROUPS = {"engine": "engine", "mambo-": "engine", "http": "http", "text": "text"}
+
+    def __init__(self, pid):
+        self.tasks, self.begin = pathlib.Path(f"/proc/{pid}/task"), {}
+        self.begin = self.since()
+
+    def since(self):
+        found = dict.fromkeys(("engine", "http", "text", "other"), 0.0)
+        for task in self.tasks.iterdir():
+            name, fields = (task / "stat").read_text(encoding="utf-8").split("(", 1)[1].rsplit(")", 1)
+            group = next((group for start, group in self.GROUPS.items() if name.startswith(start)), "other")
+            found[group] += sum(map(int, fields.split()[11:13])) / os.sysconf("SC_CLK_TCK")
+        return {group: seconds - self.begin.get(group, 0.0) for group, seconds in found.items()}
+
+
+def keep_busy(share):
+    """What a client takes from the machine, for as long as this process lives: this share of a core, in pieces."""
+    while True:
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < share * PAUSE:
+            pass
+        time.sleep((1 - share) * PAUSE)
+
+
 def http(server, args, more):
-    """Tokens per second of streams as a share of those of `mambo bench`, in turns. First tokens and reading the prompts
-    count, which are a small part of so many tokens."""
+    """What HTTP, parsing and templates cost while streams run, in two ways: the processor time of the server's threads
+    for them as a share of all that the server took, and tokens per second as a share of what `mambo bench` gives while
+    a loop takes as much from the machine as the client took here. First tokens and reading the prompts count."""
     found, tokens = [], 1024
     for repeat in range(args.repeats):
         asked = [server.ask(QUESTIONS[4], tokens, **more) for _ in range(BESIDE)]
         # A client that wakes up for every token would take a tenth of a core from the server.
-        begin = time.perf_counter()
-        answers = server.answers(*asked, pause=0.02)
-        served = sum(answer.tokens for answer in answers) / (time.perf_counter() - begin)
+        begin, own, times = time.perf_counter(), time.process_time(), CpuTimes(server.process.pid)
+        run(asked, lambda _: None, PAUSE)
+        seconds, own, times = time.perf_counter() - begin, time.process_time() - own, times.since()
+        served = sum(answer.finish().tokens for answer in asked) / seconds
         shape = [args.model or programs.BUILT_IN, [0], tokens, [BESIDE], 1]
-        alone = programs.Mambo(args.mambo, programs.cores()).turn(120, *shape)
-        [rate] = [rate for name, rate in alone.items() if rate]
-        found.append({"served": served, "alone": rate, "share": served / rate})
-    share = statistics.median(one["share"] for one in found)
-    say(f"{server.name} http: {BESIDE} streams get {share:.1%} of what the engine gives alone; "
-        + ", ".join(f"{one['served']:.0f} of {one['alone']:.0f}" for one in found) + " tokens/s")
-    return {"share": share, "all": found}
+        bench = lambda: max(programs.Mambo(args.mambo, programs.cores()).turn(120, *shape).values())
+        with subprocess.Popen([sys.executable, __file__, "--busy", str(own / seconds)]) as client:
+            beside_load = bench()
+            client.kill()
+        everything = sum(times.values())
+        found.append({"served": served, "alone": bench(), "beside_load": beside_load, "client_cores": own / seconds,
+                      "share": served / beside_load, "http_time": (everything - times["engine"]) / everything,
+                      "microseconds_per_token": (everything - times["engine"]) / (served * seconds) * 1e6})
+    middle = lambda name: statistics.median(one[name] for one in found)
+    say(f"{server.name} http: {BESIDE} streams get {middle('share'):.1%} of what the engine gives beside a load like "
+        f"the client's ({middle('client_cores'):.2f} cores); all but the engine takes {middle('http_time'):.1%} of the "
+        f"server's processor time, {middle('microseconds_per_token'):.1f} us a token (medians of {len(found)})")
+    for one in found:
+        say(f"  {one['served']:.0f} of {one['beside_load']:.0f} tokens/s ({one['alone']:.0f} without that load)")
+    return {"share": middle("share"), "http_time": middle("http_time"), "all": found}
 
 
 def measure(server, args):
@@ -288,6 +342,8 @@ def measure(server, args):
 
 def main():
     args = arguments()
+    if args.busy is not None:
+        return keep_busy(args.busy)
     if args.ask:
         return ask_when_told(args.ask, args.before)
     most = max([BESIDE, *map(int, args.streams.split(","))])

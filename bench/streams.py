@@ -13,7 +13,8 @@ RECEIVED = 1 << 16
 
 
 class Answer:
-    """One request and what came back: its pieces of text, the moment of each, and how it ended."""
+    """One request and what came back: its pieces of text, the moment of each, how it ended, and when the server's engine
+    gave each token if the server says so (`token_moments`)."""
 
     def __init__(self, port, path, body, leave_after=None):
         data = json.dumps(body).encode()
@@ -48,7 +49,7 @@ class Answer:
         for moment, data in self.received:
             everything += data
             ends.append((len(everything), moment))
-        self.text, self.moments, self.tokens = "", [], 0
+        self.text, self.moments, self.tokens, self.token_moments = "", [], 0, []
         head = everything.find(b"\r\n\r\n")
         if not everything.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(everything[:20].decode() + everything[head:head + 200].decode(errors="replace"))
@@ -67,6 +68,8 @@ class Answer:
             used = data.get("usage") or {}
             self.tokens = used.get("completion_tokens", self.tokens)
             self.prompt_tokens = used.get("prompt_tokens")
+            times = data.get("mambo", {}).get("token_times_ms", [])
+            self.token_moments = [time / 1e3 for time in times] or self.token_moments
             deltas = [choice.get("delta") or choice for choice in data["choices"]]
             piece = "".join(d.get("content") or d.get("reasoning_content") or d.get("text") or "" for d in deltas)
             if piece:

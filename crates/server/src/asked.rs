@@ -5,7 +5,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use mambo_runtime::Prompt;
+use tokio::sync::oneshot;
 
+use crate::background;
 use crate::chat::{Chat, Common, Prepared};
 use crate::error::{ApiError, Kind};
 use crate::record::Record;
@@ -75,16 +77,27 @@ impl Asked {
         let service = Arc::clone(&self.service);
         let place =
             Arc::clone(&service.text_places).acquire_owned().await.map_err(|_| ApiError::stopping())?;
-        let core = if self.is_long { Some(service.worker.borrow_core().await) } else { None };
-        let done = tokio::task::spawn_blocking(move || {
-            let done = work(&service);
+        let failed =
+            || Err(ApiError::new(Kind::Internal, "preparing the request failed; the server's log says why"));
+        if !self.is_long {
+            let done = tokio::task::spawn_blocking(move || {
+                let _place = place;
+                work(&service)
+            });
+            return done.await.unwrap_or_else(|_| failed());
+        }
+        let core = service.worker.borrow_core().await;
+        let (sender, done) = oneshot::channel();
+        let started = background::spawn("text", move || {
+            let result = work(&service);
             // Place and core are free when the work is done, also where nobody waits for it any more.
             drop((place, core));
-            done
+            let _ = sender.send(result);
         });
-        done.await.unwrap_or_else(|_| {
-            Err(ApiError::new(Kind::Internal, "preparing the request failed; the server's log says why"))
-        })
+        match started {
+            Ok(_) => done.await.unwrap_or_else(|_| failed()),
+            Err(_) => failed(),
+        }
     }
 
     /// Refuses a request for more answers than could ever be taken at once.

@@ -76,6 +76,8 @@ pub(crate) struct Common {
     /// Higher first; none leaves it to the headers.
     pub priority: Option<i32>,
     pub format: Format,
+    /// Whether the times of the answer's tokens are told.
+    pub token_times: bool,
 }
 
 /// A conversation to go on with.
@@ -225,6 +227,7 @@ impl Asked {
             tools: prompt.tools.clone(),
             stop: common.stop.clone(),
             logprobs: common.sampling.logprobs.is_some(),
+            token_times: common.token_times,
         };
         if self.config.log_prompts {
             let prompt = self.text.tokenizer().decode(&prompt.tokens, false);

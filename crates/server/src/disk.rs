@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use mambo_engine::{Fingerprint, Snapshot, SpilledPrefix};
 use mambo_runtime::{RuntimeError, SnapshotFile, SnapshotFolder, name_of, read_snapshot, write_snapshot};
 
+use crate::background;
 use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::service::Service;
@@ -87,7 +88,9 @@ impl Disk {
         let cache = folder(path)?;
         let (spill, spilled) = sync_channel(WAITING);
         let (written, budget) = (cache.clone(), *budget);
-        let writer = std::thread::spawn(move || write_spilled(&written, model, budget, &spilled));
+        let write = move || write_spilled(&written, model, budget, &spilled);
+        let unusable = |source| RuntimeError::Unusable { path: path.clone(), source };
+        let writer = background::spawn("disk", write).map_err(unusable)?;
         let disk = Disk { sessions, cache: Some(cache), ..Disk::default() };
         Ok((disk, Some(Writer { spill, thread: writer })))
     }

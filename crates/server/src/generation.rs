@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::error::{ApiError, Kind};
-use crate::job::Update;
+use crate::job::{Said, Update};
 use crate::record::AnswerRecord;
 
 /// Something that a client may be told.
@@ -93,6 +93,8 @@ pub(crate) struct TextOptions {
     pub tools: Vec<Value>,
     pub stop: Vec<String>,
     pub logprobs: bool,
+    /// Whether the times of its tokens are kept.
+    pub token_times: bool,
 }
 
 /// An answer that is being generated. Dropping it cancels the sequence.
@@ -108,6 +110,8 @@ pub(crate) struct Generation {
     begun: Instant,
     first_token: Option<Instant>,
     usage: Usage,
+    /// Milliseconds after which the engine gave each token, if they are kept.
+    times: Option<Vec<f64>>,
     record: AnswerRecord,
 }
 
@@ -125,7 +129,7 @@ impl Generation {
         updates: UnboundedReceiver<Update>,
         record: AnswerRecord,
     ) -> Generation {
-        let TextOptions { style, tools, stop, logprobs } = options;
+        let TextOptions { style, tools, stop, logprobs, token_times } = options;
         Generation {
             updates,
             pieces: TokenPieces::new(text, style, &tools),
@@ -138,6 +142,7 @@ impl Generation {
             begun: Instant::now(),
             first_token: None,
             usage: Usage { prompt_tokens, ..Usage::default() },
+            times: token_times.then(Vec::new),
             record,
         }
     }
@@ -145,6 +150,11 @@ impl Generation {
     /// What was used so far.
     pub fn usage(&self) -> Usage {
         self.usage
+    }
+
+    /// When the engine gave each token, in milliseconds since the answer was asked for, where that is kept.
+    pub fn token_times(&self) -> Option<&[f64]> {
+        self.times.as_deref()
     }
 
     /// The next thing to tell; nothing after the end.
@@ -173,25 +183,32 @@ impl Generation {
                 self.ready.push_back(Delta::Started);
             }
             Update::Snapshot(_) => {}
-            Update::Token(choice) => {
-                let now = Instant::now();
-                let first = *self.first_token.get_or_insert(now);
-                self.usage.time_to_first_token.get_or_insert(first - self.begun);
-                self.usage.generating = now - first;
-                self.usage.completion_tokens += 1;
-                self.usage.reasoning_tokens += usize::from(self.thinking);
-                if let Some(logprobs) = choice.logprobs.filter(|_| self.logprobs) {
-                    self.ready
-                        .push_back(Delta::Tokens(vec![TokenLogprobs { token: choice.token, logprobs }]));
-                }
-                let pieces = self.pieces.push(choice.token);
-                self.give(pieces);
-            }
+            Update::Tokens(tokens) => tokens.into_iter().for_each(|said| self.take_token(said)),
             Update::Embedding(_) => {}
             Update::Finished(reason) => self.finish(reason),
             Update::TimedOut => self.close(End::TimedOut),
             Update::ShuttingDown => self.close(End::ShuttingDown),
         }
+    }
+
+    fn take_token(&mut self, Said { choice, at }: Said) {
+        // What came together with a stop string is not part of the answer.
+        if self.ended {
+            return;
+        }
+        let first = *self.first_token.get_or_insert(at);
+        self.usage.time_to_first_token.get_or_insert(first - self.begun);
+        self.usage.generating = at - first;
+        self.usage.completion_tokens += 1;
+        self.usage.reasoning_tokens += usize::from(self.thinking);
+        if let Some(times) = &mut self.times {
+            times.push((at - self.begun).as_secs_f64() * 1e3);
+        }
+        if let Some(logprobs) = choice.logprobs.filter(|_| self.logprobs) {
+            self.ready.push_back(Delta::Tokens(vec![TokenLogprobs { token: choice.token, logprobs }]));
+        }
+        let pieces = self.pieces.push(choice.token);
+        self.give(pieces);
     }
 
     fn finish(&mut self, reason: FinishReason) {
@@ -234,12 +251,12 @@ impl Generation {
             }
             self.record.note_piece(&piece);
             match piece {
-                Piece::Reasoning(text) => self.ready.push_back(Delta::Reasoning(text)),
+                Piece::Reasoning(text) => self.say(Delta::Reasoning(text)),
                 Piece::Content(text) => {
                     self.thinking = false;
                     let passed = self.stop.push(&text);
                     if !passed.text.is_empty() {
-                        self.ready.push_back(Delta::Content(passed.text));
+                        self.say(Delta::Content(passed.text));
                     }
                     if let Some(stop) = passed.stop {
                         self.end(End::StopString(stop));
@@ -250,6 +267,15 @@ impl Generation {
                     self.ready.push_back(Delta::ToolCall { name, arguments });
                 }
             }
+        }
+    }
+
+    /// Gives more text out, as one with what has not been taken yet.
+    fn say(&mut self, delta: Delta) {
+        match (self.ready.back_mut(), &delta) {
+            (Some(Delta::Content(said)), Delta::Content(more))
+            | (Some(Delta::Reasoning(said)), Delta::Reasoning(more)) => said.push_str(more),
+            _ => self.ready.push_back(delta),
         }
     }
 }

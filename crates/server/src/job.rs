@@ -34,6 +34,13 @@ impl Job {
     }
 }
 
+/// A token, and when the engine gave it.
+#[derive(Clone, Debug)]
+pub(crate) struct Said {
+    pub choice: Choice,
+    pub at: Instant,
+}
+
 /// What happens to a job.
 #[derive(Clone, Debug)]
 pub(crate) enum Update {
@@ -41,8 +48,8 @@ pub(crate) enum Update {
     Started(Reuse),
     /// The memory that was asked for.
     Snapshot(Arc<Snapshot>),
-    /// A token was chosen.
-    Token(Choice),
+    /// Tokens were chosen.
+    Tokens(Vec<Said>),
     /// The embedding that was asked for.
     Embedding(Vec<f32>),
     /// It ended; nothing comes after.

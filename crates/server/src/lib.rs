@@ -7,6 +7,7 @@
 
 mod anthropic;
 mod asked;
+mod background;
 mod chat;
 mod config;
 mod disk;

@@ -119,6 +119,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         // The engine's threads do the work; these only carry it.
         .worker_threads(2)
+        .thread_name("http")
         .enable_all()
         .build()
         .context("cannot start the server's threads")?;

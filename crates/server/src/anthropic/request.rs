@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::describe::{AnthropicContent, ThinkingField, Tool, ToolChoiceField};
-use crate::chat::{Chat, Common, Format, Sampling, ToolChoice};
+use crate::chat::{Chat, Common, Sampling, ToolChoice};
 use crate::error::ApiError;
 use crate::nulls::null_is_default;
 
@@ -107,8 +107,7 @@ impl MessagesRequest {
                 },
                 max_tokens: self.max_tokens.map(|max| max as usize),
                 stop: self.stop_sequences.unwrap_or_default(),
-                priority: None,
-                format: Format::Text,
+                ..Common::default()
             },
         })
     }

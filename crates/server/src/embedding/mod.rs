@@ -174,7 +174,7 @@ async fn finish_first(
     loop {
         match updates.recv().await {
             Some(Update::Started(reuse)) => into.cached.tokens += reuse.tokens,
-            Some(Update::Token(_) | Update::Snapshot(_)) => {}
+            Some(Update::Tokens(_) | Update::Snapshot(_)) => {}
             Some(Update::Embedding(row)) => {
                 into.vectors.push(unit_vector(row, dimensions));
                 return Ok(());

@@ -137,8 +137,8 @@ fn common(options: Options, format: Option<Value>) -> Result<Common, ApiError> {
         // Negative numbers mean as many as fit.
         max_tokens: options.num_predict.and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0),
         stop: options.stop.unwrap_or_default(),
-        priority: None,
         format,
+        ..Common::default()
     })
 }
 

@@ -117,6 +117,9 @@ struct MamboExtra {
     tokens_per_second: f64,
     /// Where the match with the prefix cache ended, and why.
     reuse: String,
+    /// When the engine gave each token, in milliseconds since the request, if asked for.
+    #[serde(default)]
+    token_times_ms: Vec<f64>,
 }
 
 /// A piece of a streamed answer.

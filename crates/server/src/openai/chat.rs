@@ -30,15 +30,16 @@ pub(crate) async fn chat_completions(
     service.record.note_user(request.sampling.user.as_deref());
     let answers = count("n", request.n, 1, MOST_ANSWERS)?.unwrap_or(1);
     service.check_count("n", answers)?;
-    let (stream, include_usage) = (request.stream, request.stream_options.unwrap_or_default().include_usage);
-    let chat = chat_of(request)?;
+    let (stream, options) = (request.stream, request.stream_options.unwrap_or_default());
+    let mut chat = chat_of(request)?;
+    chat.common.token_times = stream && options.token_times;
     let prepared = service.prepare_chat(chat).await?;
     let generations =
         (0..answers).map(|index| service.start(&prepared, index)).collect::<Result<Vec<_>, _>>()?;
     let head = Head::new(&service, "chatcmpl");
     if stream {
         return Ok(Answer::stream(move |events| {
-            stream_chat(service, head, generations, include_usage, events)
+            stream_chat(service, head, generations, options.include_usage, events)
         }));
     }
     whole_chat(&service, head, generations).await.map(Answer::Json)
@@ -217,25 +218,30 @@ async fn stream_chat(
         let (head, events) = (Arc::clone(&head), events.clone());
         async move { stream_one(service, &head, index, generation, &events).await }
     });
-    let Some(usages): Option<Vec<Usage>> = join_all(streams).await.into_iter().collect() else { return };
+    let Some(ended): Option<Vec<Generation>> = join_all(streams).await.into_iter().collect() else { return };
     if include_usage {
+        let usages: Vec<Usage> = ended.iter().map(Generation::usage).collect();
+        let mut extra = extra_of(usages[0]);
+        if let Some(times) = ended[0].token_times() {
+            extra["token_times_ms"] = json!(times);
+        }
         let mut chunk = head.object(CHUNK);
         chunk.insert("choices".into(), json!([]));
         chunk.insert("usage".into(), usage_of(&usages));
-        chunk.insert("mambo".into(), extra_of(usages[0]));
+        chunk.insert("mambo".into(), extra);
         events.send(&chunk);
     }
     events.send_done();
 }
 
-/// Streams one answer; its usage, or nothing if it failed.
+/// Streams one answer to its end, and gives it back unless it failed.
 async fn stream_one(
     service: &Service,
     head: &Head,
     index: usize,
     mut generation: Generation,
     events: &EventSender,
-) -> Option<Usage> {
+) -> Option<Generation> {
     let mut calls = 0;
     let mut pending: Vec<TokenLogprobs> = Vec::new();
     while let Some(delta) = generation.next().await {
@@ -266,5 +272,5 @@ async fn stream_one(
         };
         events.send(&head.chunk(CHUNK, ChatChoice { index, delta: added, logprobs, finish_reason }));
     }
-    Some(generation.usage())
+    Some(generation)
 }

@@ -34,6 +34,10 @@ pub(crate) struct StreamOptions {
     #[serde(default, deserialize_with = "null_is_default")]
     #[schema(value_type = Option<bool>, default = false)]
     pub include_usage: bool,
+    /// Whether that chunk also tells when the engine gave each token; for chats.
+    #[serde(default, deserialize_with = "null_is_default")]
+    #[schema(value_type = Option<bool>, default = false)]
+    pub token_times: bool,
 }
 
 /// Settings that chat and completions share.
@@ -220,6 +224,7 @@ impl SamplingFields {
             stop,
             priority: self.priority,
             format,
+            token_times: false,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The thread that owns the engine: takes jobs, steps, and sends every sequence's events to who asked for it. Nothing
 //! here waits for a client, so that a slow one holds up nobody.
 
+mod delivery;
 mod lending;
 mod pace;
 
@@ -16,8 +17,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use crate::disk::Spill;
-use crate::job::{Job, Update};
+use crate::job::{Job, Said, Update};
 use crate::metrics::Metrics;
+use delivery::{Delivery, wait_among};
 pub(crate) use lending::Borrowed;
 use lending::Lending;
 use pace::Pace;
@@ -83,6 +85,8 @@ impl Worker {
             pace: Pace::new(),
             lending: Arc::clone(&lending),
             left_cores: 0,
+            step: Duration::ZERO,
+            wait: Duration::ZERO,
             stop_at: None,
             swept: Instant::now(),
         };
@@ -147,7 +151,9 @@ impl Worker {
 }
 
 struct Running {
-    job: Job,
+    delivery: Delivery,
+    deadline: Instant,
+    arrived: Instant,
     started: bool,
     last_token: Option<Instant>,
 }
@@ -164,6 +170,10 @@ struct State {
     lending: Arc<Lending>,
     /// Cores that the backend does without.
     left_cores: usize,
+    /// What the last step took.
+    step: Duration,
+    /// How long a token may wait for those after it.
+    wait: Duration,
     stop_at: Option<Instant>,
     swept: Instant,
 }
@@ -181,15 +191,17 @@ impl State {
             let load = self.engine.last_step();
             let events = self.engine.end(Wait::Block).unwrap_or_default();
             if begun {
-                self.pace.note(load, begin.elapsed());
+                self.step = begin.elapsed();
+                self.wait = wait_among(load.answers);
+                self.pace.note(load, self.step);
             }
             events.into_iter().for_each(|event| self.report(event));
             self.sweep();
             self.spill();
             self.metrics.note_engine(&self.engine);
         }
-        for (_, running) in self.jobs.drain() {
-            let _ = running.job.updates.send(Update::ShuttingDown);
+        for (_, mut running) in self.jobs.drain() {
+            running.delivery.send(Update::ShuttingDown);
         }
         self.spill_all();
     }
@@ -246,18 +258,21 @@ impl State {
         }
     }
 
-    fn submit(&mut self, mut job: Job) {
-        if job.updates.is_closed() {
+    fn submit(&mut self, job: Job) {
+        let Job { request, updates, deadline, arrived } = job;
+        if updates.is_closed() {
             self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        match self.engine.submit(std::mem::take(&mut job.request)) {
+        match self.engine.submit(request) {
             Ok(id) => {
-                self.jobs.insert(id, Running { job, started: false, last_token: None });
+                let delivery = Delivery::new(updates);
+                self.jobs
+                    .insert(id, Running { delivery, deadline, arrived, started: false, last_token: None });
             }
             Err(error) => {
                 self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
-                let _ = job.updates.send(Update::Finished(failed(error)));
+                let _ = updates.send(Update::Finished(failed(error)));
             }
         }
     }
@@ -266,30 +281,29 @@ impl State {
         let id = event.id();
         let Some(running) = self.jobs.get_mut(&id) else { return };
         let now = Instant::now();
-        let (update, ends) = match event {
+        let since_arrival = now - running.arrived;
+        match event {
             Event::Started { reuse, .. } => {
                 running.started = true;
                 self.counts.running.fetch_add(1, Ordering::Relaxed);
                 self.counts.waiting.fetch_sub(1, Ordering::Relaxed);
-                self.metrics.note_start(now - running.job.arrived);
-                (Update::Started(reuse), false)
+                self.metrics.note_start(since_arrival);
+                running.delivery.send(Update::Started(reuse));
             }
             Event::Token { choice, .. } => {
                 let since = running.last_token.replace(now);
-                self.metrics.note_token(since.map(|then| now - then), now - running.job.arrived);
-                (Update::Token(choice), false)
+                self.metrics.note_token(since.map(|then| now - then), since_arrival);
+                running.delivery.token(Said { choice, at: now }, self.step, self.wait);
             }
-            Event::Embedding { row, .. } => (Update::Embedding(row), false),
-            Event::Snapshot { snapshot, .. } => (Update::Snapshot(snapshot), false),
+            Event::Embedding { row, .. } => running.delivery.send(Update::Embedding(row)),
+            Event::Snapshot { snapshot, .. } => running.delivery.send(Update::Snapshot(snapshot)),
             Event::Finished { reason, .. } => {
-                self.metrics.note_finish(&reason, now - running.job.arrived);
-                (Update::Finished(reason), true)
+                self.metrics.note_finish(&reason, since_arrival);
+                running.delivery.send(Update::Finished(reason));
+                return self.forget(id);
             }
-        };
-        let gone = running.job.updates.send(update).is_err();
-        if ends {
-            self.forget(id);
-        } else if gone {
+        }
+        if running.delivery.is_closed() {
             self.cancel(id);
         }
     }
@@ -303,7 +317,7 @@ impl State {
     fn cancel(&mut self, id: SequenceId) {
         self.engine.cancel(id);
         if let Some(running) = self.jobs.get(&id) {
-            self.metrics.note_finish(&FinishReason::Cancelled, running.job.arrived.elapsed());
+            self.metrics.note_finish(&FinishReason::Cancelled, running.arrived.elapsed());
         }
         self.forget(id);
     }
@@ -315,16 +329,16 @@ impl State {
             return;
         }
         self.swept = now;
-        let late = |running: &Running| now >= running.job.deadline;
+        let late = |running: &Running| now >= running.deadline;
         let ended: Vec<(SequenceId, bool)> = self
             .jobs
             .iter()
-            .filter(|(_, running)| late(running) || running.job.updates.is_closed())
+            .filter(|(_, running)| late(running) || running.delivery.is_closed())
             .map(|(id, running)| (*id, late(running)))
             .collect();
         for (id, is_late) in ended {
-            if is_late && let Some(running) = self.jobs.get(&id) {
-                let _ = running.job.updates.send(Update::TimedOut);
+            if is_late && let Some(running) = self.jobs.get_mut(&id) {
+                running.delivery.send(Update::TimedOut);
             }
             self.cancel(id);
         }
