@@ -142,11 +142,11 @@ impl Compiled {
             self.scheduled_for = size;
         }
         let schedule = &self.schedule;
-        let threads = match &mut self.costs {
-            Some(costs) => costs.threads(StepShape::of(step), self.barrier_count, resources.team.size()),
-            None => resources.team.size(),
-        };
-        let threads = threads.min(resources.team.size().saturating_sub(resources.left_cores)).max(1);
+        let all = resources.team.size();
+        let mut trials =
+            self.costs.as_mut().map(|costs| costs.trials(StepShape::of(step), self.barrier_count, all));
+        let wanted = trials.as_ref().map_or(all, |trials| trials.threads());
+        let threads = wanted.min(all.saturating_sub(resources.left_cores)).max(1);
         let arena = SharedSlice::new(resources.arena);
         let caches = resources.caches.views();
         let (kernels, counters) = (&self.kernels, &self.counters);
@@ -155,6 +155,7 @@ impl Compiled {
         let times = resources.profiling.map(|clock| Times { clock, calls: UnsafeCell::new(&mut self.times) });
         let times = times.as_ref();
         let barrier = resources.barrier;
+        let begin = Instant::now();
         resources.team.run_some(threads, &|thread| {
             // SAFETY: only this thread uses this entry.
             let scratch = unsafe { &mut *per_thread.of(thread) };
@@ -183,6 +184,9 @@ impl Compiled {
                 }
             }
         });
+        if let Some(trials) = trials.as_mut().filter(|_| threads == wanted) {
+            trials.note(begin.elapsed());
+        }
     }
 }
 
