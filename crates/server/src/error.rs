@@ -126,8 +126,18 @@ impl From<RuntimeError> for ApiError {
             RuntimeError::Failed { why, .. } => (&**why).into(),
             // A template refuses messages that its model has never seen.
             RuntimeError::Snapshot { .. } => ApiError::conflict(error.to_string()),
-            RuntimeError::Text(_) => ApiError::field("messages", &error),
+            RuntimeError::Text(_) => named_by_place(&error.to_string()),
             _ => ApiError::new(Kind::Internal, error.to_string()),
         }
+    }
+}
+
+/// What is wrong with a conversation; its text begins with the place where one is known.
+fn named_by_place(text: &str) -> ApiError {
+    match text.split_once(": ") {
+        Some((place, problem)) if place.starts_with("messages[") || place.starts_with("tools[") => {
+            ApiError::field(place, problem)
+        }
+        _ => ApiError::field("messages", text),
     }
 }

@@ -39,11 +39,11 @@ impl Constraint {
         let names = tool_names(&prompt.tools);
         match choice {
             ToolChoice::Named(name) if !names.contains(&name.as_str()) => {
-                let known = names.join("`, `");
-                return Err(ApiError::field(
-                    "tool_choice",
-                    format!("there is no tool `{name}`; there are `{known}`"),
-                ));
+                let known = match names.is_empty() {
+                    true => "`tools` names none".to_owned(),
+                    false => format!("there are `{}`", names.join("`, `")),
+                };
+                return Err(ApiError::field("tool_choice", format!("there is no tool `{name}`; {known}")));
             }
             ToolChoice::Named(name) => {
                 let calls = Calls::of(prompt, &[name], false, tokenizer)?;
@@ -116,7 +116,12 @@ impl Grammars {
         let factory = self.factory.as_ref().map_err(|error| ApiError::new(Kind::Internal, error.clone()))?;
         let Constraint { grammar, field, thought } = constraint;
         let parser = factory.create_parser(grammar).map_err(|error| ApiError::field(field, error))?;
-        Ok(CompiledGrammar { matcher: Matcher::new(Ok(parser)), thought })
+        let matcher = Matcher::new(Ok(parser));
+        let first = matcher.deep_clone().compute_mask_or_eos();
+        if first.map_err(|error| ApiError::field(field, error))?.is_zero() {
+            return Err(ApiError::field(field, "allows no text at all, not even none"));
+        }
+        Ok(CompiledGrammar { matcher, thought })
     }
 
     /// A mask for one answer after a grammar.

@@ -24,6 +24,8 @@ fn a_wrong_value_is_named() {
             json!({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 7}}}}),
             "response_format",
         ),
+        (json!({"response_format": {"type": "lark", "lark": "start: start"}}), "response_format"),
+        (json!({"tools": [{}]}), "tools[0].name"),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"tool_choice": {"type": "function", "function": {"name": "nothing"}}}), "tool_choice"),
         (json!({"reasoning_effort": "most"}), "reasoning_effort"),

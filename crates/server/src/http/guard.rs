@@ -28,6 +28,9 @@ fn check_host(config: &ServerConfig, headers: &HeaderMap) -> Result<(), ApiError
     if known {
         return Ok(());
     }
+    if name.is_empty() {
+        return Err(ApiError::new(Kind::Invalid, "the request names no host; send a `Host`"));
+    }
     let message =
         format!("this server does not answer to the host `{name}`; allow it with `--host-name {name}`");
     Err(ApiError::new(Kind::Forbidden, message))
