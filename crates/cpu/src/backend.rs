@@ -31,7 +31,8 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// Use exactly `threads` threads in every step, even beyond the number of cores or for tiny steps. For tests.
     pub every_thread: bool,
-    /// A clock that never goes back, for profiles; by default the system's. Browsers need one.
+    /// A clock that never goes back, for profiles and to find the best number of threads; by default the system's.
+    /// Browsers need one.
     pub clock: Option<fn() -> Duration>,
 }
 
@@ -319,7 +320,8 @@ impl Backend for CpuBackend {
             scratch: &mut self.scratch,
             arena: &mut self.arena,
             caches: &mut self.caches,
-            profiling: self.profiling.then_some(self.clock),
+            clock: self.clock,
+            profiling: self.profiling,
             left_cores: self.left_cores,
         };
         self.programs[id.0].run(resources, &resolved);

@@ -118,8 +118,9 @@ pub(crate) struct Resources<'a> {
     pub scratch: &'a mut ScratchPool,
     pub arena: &'a mut Buffer<u8>,
     pub caches: &'a mut Caches,
-    /// Times every call where there is one.
-    pub profiling: Option<Clock>,
+    pub clock: Clock,
+    /// Whether every call is timed.
+    pub profiling: bool,
     /// Threads of the team to do without.
     pub left_cores: usize,
 }
@@ -152,16 +153,17 @@ impl Compiled {
         let (kernels, counters) = (&self.kernels, &self.counters);
         let ScratchPool { per_thread, shared, .. } = resources.scratch;
         let (per_thread, shared_scratch) = (&*per_thread, SharedSlice::new(shared));
-        let times = resources.profiling.map(|clock| Times { clock, calls: UnsafeCell::new(&mut self.times) });
-        let times = times.as_ref();
+        let clock = resources.clock;
+        let times = Times { clock, calls: UnsafeCell::new(&mut self.times) };
+        let times = resources.profiling.then_some(&times);
         let barrier = resources.barrier;
-        let begin = Instant::now();
+        let begin = clock.now();
         resources.team.run_some(threads, &|thread| {
             // SAFETY: only this thread uses this entry.
             let scratch = unsafe { &mut *per_thread.of(thread) };
             for (index, (kernel, counters)) in kernels.iter().zip(counters).enumerate() {
                 let CallSchedule { needs_barrier, is_single_threaded } = schedule[index];
-                let begin = times.filter(|_| thread == 0).map(|times| times.clock.now());
+                let begin = times.filter(|_| thread == 0).map(|_| clock.now());
                 if needs_barrier {
                     barrier.wait(thread);
                 }
@@ -185,7 +187,7 @@ impl Compiled {
             }
         });
         if let Some(trials) = trials.as_mut().filter(|_| threads == wanted) {
-            trials.note(begin.elapsed());
+            trials.note(clock.since(begin));
         }
     }
 }
