@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The tests that need a GPU, for machines with one and without Rust.
 #   tests/gpu.sh pack FOLDER   builds them and puts them with their files into FOLDER
-#   FOLDER/gpu.sh run          runs them there: contracts, golden files, same bits; compute-sanitizer where it is installed
+#   FOLDER/gpu.sh run          runs them there: contracts, golden files, same bits, a soak of SOAK_SECONDS (600), and
+#                              every kernel under compute-sanitizer where it is installed
 set -euo pipefail
 
 pack() {
@@ -13,7 +14,7 @@ for line in sys.stdin:
     made = json.loads(line)
     if made.get("executable") and made["target"]["kind"] == ["test"]:
         print(made["target"]["name"], made["executable"])'; }
-  { build -p mambo-cuda --test contracts; build -p mambo-engine --test golden --test same_bits --test families; } |
+  { build -p mambo-cuda --test contracts; build -p mambo-engine --test golden --test same_bits --test families --test soak; } |
     while read -r name path; do
       cp "$path" "$1/$name"
       strip "$1/$name"
@@ -34,10 +35,18 @@ run() {
   try ./golden
   try ./families
   try ./same_bits
+  try ./soak --seconds "${SOAK_SECONDS:-600}"
   if command -v compute-sanitizer >/dev/null 2>&1; then
-    for tool in memcheck racecheck synccheck; do
-      # Large cases take minutes under a tool that watches every access; small ops show the same mistakes.
-      try compute-sanitizer --tool "$tool" --error-exitcode 1 ./contracts rms_norm ssm_step attention choose --kernels kernels
+    # A process for every row, each on its smallest case: tools that watch every access take minutes for large ones.
+    local rows row tool
+    rows=$(./contracts --list)
+    for tool in memcheck initcheck racecheck synccheck; do
+      for row in $rows; do
+        timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 1 \
+          ./contracts "$row" --smallest 1 --kernels kernels >"$tool.log" 2>&1 ||
+          { failed+=("$tool:$row"); tail -20 "$tool.log"; }
+      done
+      echo "$tool: $(wc -w <<<"$rows") rows"
     done
   else
     echo "SKIPPED: compute-sanitizer is not installed"
@@ -52,5 +61,5 @@ run() {
 case "${1:-}" in
   pack) pack "${2:?a folder}" ;;
   run) run ;;
-  *) sed -n '2,4p' "$0"; exit 2 ;;
+  *) sed -n '2,5p' "$0"; exit 2 ;;
 esac

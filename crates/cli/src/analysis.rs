@@ -165,6 +165,41 @@ impl Analysis {
         )
     }
 
+    /// The mean step as a trace that browsers' tools show (chrome://tracing, ui.perfetto.dev): calls one after the
+    /// other, as they were timed.
+    pub fn chrome_trace(&self) -> Value {
+        let measured = self.measured();
+        let program = measured.program;
+        let kinds = layer_kinds(program);
+        let mut at = 0.0;
+        let mut events = Vec::with_capacity(program.calls.len());
+        for (i, call) in program.calls.iter().enumerate() {
+            let seconds = self.seconds(i);
+            let rate = (seconds > 0.0).then(|| self.costs[i].bytes as f64 / seconds);
+            events.push(json!({
+                "name": call.label,
+                "cat": kinds[i].name(),
+                "ph": "X",
+                "pid": 1,
+                "tid": 1,
+                "ts": at * 1e6,
+                "dur": seconds * 1e6,
+                "args": {
+                    "op": call.op.kind().name(),
+                    "kernel": measured.kernels.rows.get(call.kernel).map(|row| &row.name),
+                    "bytes": self.costs[i].bytes,
+                    "share_of_bandwidth": rate.map(|rate| rate / self.bandwidth),
+                },
+            }));
+            at += seconds;
+        }
+        json!({
+            "displayTimeUnit": "ns",
+            "otherData": { "model": self.name, "backend": measured.kernels.backend, "phase": program.phase.name() },
+            "traceEvents": events,
+        })
+    }
+
     /// Every call with its numbers.
     pub fn to_json(&self) -> Value {
         let measured = self.measured();

@@ -1,6 +1,6 @@
 //! The GPUs of this machine as `doctor` shows them, and why they are not used.
 
-use mambo_cuda::{CudaBackend, CudaOptions, DeviceInfo, devices};
+use mambo_cuda::{CudaBackend, DeviceInfo, devices};
 use mambo_engine::human_bytes;
 use serde_json::{Value, json};
 
@@ -18,12 +18,12 @@ pub struct Gpus {
 
 /// The GPU that commands use unless told otherwise.
 pub fn usable() -> Option<usize> {
-    CudaBackend::check(&CudaOptions::default()).is_ok().then_some(0)
+    CudaBackend::check(&open::gpu_options(0)).is_ok().then_some(0)
 }
 
 /// Asks the driver.
 pub fn describe() -> Gpus {
-    let problem = CudaBackend::check(&CudaOptions::default()).err().map(|error| error.to_string());
+    let problem = CudaBackend::check(&open::gpu_options(0)).err().map(|error| error.to_string());
     let list = devices().unwrap_or_default().iter().map(to_json).collect();
     Gpus { list, problem }
 }

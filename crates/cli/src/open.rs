@@ -1,6 +1,6 @@
 //! From flags to the library: which model, which backend, how it is loaded; the progress bar and notes meanwhile.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use mambo_checkpoint::Checkpoint;
@@ -80,13 +80,27 @@ fn cpu(place: BackendArgs) -> Result<CpuBackend> {
 
 /// The GPU that flags name.
 pub fn gpu(place: BackendArgs) -> Result<CudaBackend> {
-    let (device, kernel_folder) = (place.device.unwrap_or(0), environment::kernel_folder());
-    let opened = CudaBackend::new(&CudaOptions { device, kernel_folder });
-    opened.map_err(|error| anyhow!("cannot use a GPU: {error}; leave --backend out to use the CPU"))
+    let opened = CudaBackend::new(&gpu_options(place.device.unwrap_or(0)));
+    let gpu =
+        opened.map_err(|error| anyhow!("cannot use a GPU: {error}; leave --backend out to use the CPU"))?;
+    if let Some(note) = gpu.note() {
+        put_note(format_args!("note: {note}"));
+    }
+    Ok(gpu)
+}
+
+/// Where kernels of a GPU are found.
+pub fn gpu_options(device: usize) -> CudaOptions {
+    CudaOptions { device, kernel_folder: environment::kernel_folder(), kernel_archive: kernel_archive() }
+}
+
+/// Compiled kernels that came with the program lie beside it.
+fn kernel_archive() -> Option<PathBuf> {
+    Some(std::env::current_exe().ok()?.parent()?.join("mambo.kernels"))
 }
 
 fn has_gpu() -> bool {
-    CudaBackend::check(&CudaOptions::default()).is_ok()
+    CudaBackend::check(&gpu_options(0)).is_ok()
 }
 
 /// Whether flags lead to a GPU, if the model fits on it.

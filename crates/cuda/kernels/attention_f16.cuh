@@ -24,22 +24,6 @@ struct QueryShared {
     float scale[TILE];
 };
 
-DEVICE void copy_16(u16* to, const void* from, bool is_there) {
-    u32 address = (u32)__cvta_generic_to_shared(to);
-    int bytes = is_there ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
-}
-
-DEVICE void end_copies() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-// Waits until all but the latest `PENDING` groups of copies have arrived.
-template <int PENDING>
-DEVICE void wait_for_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
 // Starts bringing a unit; positions outside first ..= last are zero.
 template <int THREAD_COUNT>
 DEVICE void copy_unit(UnitShared& to, const AttentionParams& p, const SegmentEntry& segment, u32 kv_head, u32 unit,
@@ -52,8 +36,8 @@ DEVICE void copy_unit(UnitShared& to, const AttentionParams& p, const SegmentEnt
         bool is_there = position >= first && position <= last;
         u8* page = pages.of(j);
         u32 offset = 2 * (position % PAGE_TOKENS * HEAD_DIM + d);
-        copy_16(&to.k[j][d], key_head(page, kv_head) + offset, is_there);
-        copy_16(&to.v[j][d], value_head(page, kv_head) + offset, is_there);
+        copy_async_or_zero(shared_address(&to.k[j][d]), key_head(page, kv_head) + offset, is_there);
+        copy_async_or_zero(shared_address(&to.v[j][d]), value_head(page, kv_head) + offset, is_there);
     }
     end_copies();
 }

@@ -1,4 +1,4 @@
-// What kernels share: rows of views, dependent launches, number formats, loads, reductions. No other header is needed.
+// What kernels share: rows of views, number formats, reductions.
 //
 // Rules of every kernel:
 // - Its grid is sized for a bucket of rows; it leaves beyond the rows of the step, but never before wait_for_inputs().
@@ -8,31 +8,8 @@
 // - start_dependents() may be called at any time; it lets the next kernel's blocks begin up to their own wait.
 // - A row's arithmetic depends on the row's own data and its position alone: no float atomics, no split by grid size.
 #pragma once
+#include "ptx.cuh"
 #include "step.cuh"
-
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef signed char i8;
-
-#define DEVICE __device__ __forceinline__
-#define KERNEL extern "C" __global__ void
-#define ALL_LANES 0xffffffffu
-
-// Waits until the kernels before this one have ended and what they wrote can be seen.
-DEVICE void wait_for_inputs() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// Lets the next kernel start.
-DEVICE void start_dependents() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 // Rows of a view in this step.
 DEVICE u32 row_count(const StepTable* step, const View& view) {
@@ -59,25 +36,6 @@ DEVICE u32 row_position(const StepTable* step, u32 row) {
 
 // --- Number formats ---------------------------------------------------------------------------------------------
 
-DEVICE u16 f16_bits(float value) {
-    u16 bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-}
-
-DEVICE float f16_value(u16 bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return value;
-}
-
-// Two f16 in one word, the first in its lower half.
-DEVICE u32 f16_pair(float first, float second) {
-    u32 pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-    return pair;
-}
-
 DEVICE float bf16_value(u16 bits) {
     return __uint_as_float((u32)bits << 16);
 }
@@ -87,17 +45,6 @@ DEVICE u16 bf16_bits(float value) {
     u32 bits = __float_as_uint(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0;
     return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-// --- Loads ------------------------------------------------------------------------------------------------------
-
-// Bytes that are read once: weights.
-DEVICE uint4 load_streamed(const void* from) {
-    uint4 words;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-                 : "l"(from));
-    return words;
 }
 
 // --- Reductions -------------------------------------------------------------------------------------------------

@@ -33,24 +33,6 @@ struct Fragment {
     u32 lines[LINE_WORDS == 0 ? 1 : LINE_WORDS];
 };
 
-DEVICE u32 f16x2_add(u32 a, u32 b) {
-    u32 sum;
-    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
-    return sum;
-}
-
-DEVICE u32 f16x2_mul(u32 a, u32 b) {
-    u32 product;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-    return product;
-}
-
-DEVICE u32 f16x2_fma(u32 a, u32 b, u32 c) {
-    u32 sum;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
-    return sum;
-}
-
 // Where word `word` of a lane's codes stands in a tile: rows of 16 bytes a lane, then what is left.
 DEVICE u32 code_offset(u32 lane, u32 word) {
     const u32 whole = BITS / 4 * 4;
@@ -66,34 +48,16 @@ DEVICE u32 line_offset(u32 g, u32 word) {
 // Loads of weights from global memory, each read once, and from shared memory.
 struct FromGlobal {
     const u8* at;
-    DEVICE void load4(u32 offset, u32* to) const {
-        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "l"(at + offset));
-    }
-    DEVICE void load2(u32 offset, u32* to) const {
-        asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(to[0]), "=r"(to[1])
-                     : "l"(at + offset));
-    }
-    DEVICE void load1(u32 offset, u32* to) const {
-        asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to[0]) : "l"(at + offset));
-    }
+    DEVICE void load4(u32 offset, u32* to) const { load_streamed4(to, at + offset); }
+    DEVICE void load2(u32 offset, u32* to) const { load_streamed2(to, at + offset); }
+    DEVICE void load1(u32 offset, u32* to) const { load_streamed1(to, at + offset); }
 };
 
 struct FromShared {
     u32 at;
-    DEVICE void load4(u32 offset, u32* to) const {
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(at + offset));
-    }
-    DEVICE void load2(u32 offset, u32* to) const {
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(at + offset));
-    }
-    DEVICE void load1(u32 offset, u32* to) const {
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to[0]) : "r"(at + offset));
-    }
+    DEVICE void load4(u32 offset, u32* to) const { load_shared4(to, at + offset); }
+    DEVICE void load2(u32 offset, u32* to) const { load_shared2(to, at + offset); }
+    DEVICE void load1(u32 offset, u32* to) const { load_shared1(to, at + offset); }
 };
 
 template <int WORDS, class From>

@@ -20,14 +20,6 @@
 #define EPILOGUE_RELU2 1
 #define EPILOGUE_RESIDUAL 2
 
-// Four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
-DEVICE void load_matrices(u32 address, u32* to) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(address)
-                 : "memory");
-}
-
 // sums += a · b, 16x16 times 16x8.
 DEVICE void multiply_step(float* sums, const u32* a, u32 b0, u32 b1) {
     if (IS_BF16) mma_bf16(sums, a, b0, b1);

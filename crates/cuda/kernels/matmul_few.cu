@@ -111,7 +111,7 @@ DEVICE void sort_by_expert(const MatmulParams& p, ByExpert& by, u32 pairs, u32 l
 }
 
 DEVICE void group_barrier(u32 group) {
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP_THREADS) : "memory");
+    barrier_of(group + 1, GROUP_THREADS);
 }
 
 // A group's items in a block's share: every GROUPS-th of those of one tile of rows, then of the next tile.
@@ -214,8 +214,8 @@ DEVICE void multiply_tile(u32 weights_at, u32 lane, u32 x, u32 part_bytes, float
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
         u32 b[8];
-        load_matrices(x + part * part_bytes, b);
-        load_matrices(x + part * part_bytes + 64, b + 4);
+        load_matrices(b, x + part * part_bytes);
+        load_matrices(b + 4, x + part * part_bytes + 64);
 #pragma unroll
         for (int kk = 0; kk < 4; kk++) multiply_step(sums[part], a + 4 * kk, b[2 * kk], b[2 * kk + 1]);
     }
@@ -232,7 +232,8 @@ DEVICE void load_rows(const MatmulParams& p, const RowTiles& row_tiles, const Ro
             shared.scales[r] = row_scale(p, from);
         }
     }
-    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+    end_copies();
+    wait_for_copies<0>();
 }
 
 // Adds the slices of an item and stores its outputs.

@@ -175,9 +175,9 @@ struct Consumer {
 // Stores the sums of a warpgroup.
 DEVICE void store_tile(const MatmulParams& p, const Tile& tile, TileRows& known, u32 group, const float (&total)[TOKENS / 2]) {
     u32 thread = threadIdx.x % GROUP_THREADS;
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP_THREADS) : "memory");
+    barrier_of(group + 1, GROUP_THREADS);
     if (thread < TOKENS) find_row(p, tile.rows, known, thread);
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP_THREADS) : "memory");
+    barrier_of(group + 1, GROUP_THREADS);
     store_sums(p, tile, known, tile.first_unit + group * 4 + thread / 32, total);
 }
 
@@ -220,10 +220,10 @@ KERNEL __launch_bounds__(THREADS, 1) matmul_many(const __grid_constant__ MatmulP
     start_dependents();
     // Together no more registers than the block starts with, 168 a thread.
     if (threadIdx.x >= CONSUMERS * GROUP_THREADS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+        give_registers<64>();
         produce(p, stages_at, barriers);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+        take_registers<216>();
         consume(p, stages_at, barriers, known);
     }
 }

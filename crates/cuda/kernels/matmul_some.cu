@@ -72,8 +72,8 @@ DEVICE void multiply_tile(u32 weights_at, u32 lane, u32 x, float (&sums)[PARTS][
 #pragma unroll
         for (int j = 0; j < ROWS / 8; j++) {
             u32 b[8], at = x + part * (SLICES * X_TILE_BYTES) + (j * 8 + row) * 128;
-            load_matrices(at + ((chunk ^ row) << 4), b);
-            load_matrices(at + (((chunk + 4) ^ row) << 4), b + 4);
+            load_matrices(b, at + ((chunk ^ row) << 4));
+            load_matrices(b + 4, at + (((chunk + 4) ^ row) << 4));
 #pragma unroll
             for (int kk = 0; kk < 4; kk++) multiply_step(sums[part][j], a + 4 * kk, b[2 * kk], b[2 * kk + 1]);
         }
@@ -111,16 +111,16 @@ KERNEL __launch_bounds__(THREADS, BLOCKS) matmul_some(const __grid_constant__ Ma
     u32 steps = p.col_tiles - slice_start(SLICES - 1, p.col_tiles);
     for (u32 step = 0; step < X_STAGES - 1; step++) {
         if (step < steps) copy_rows(p, first_row, count, step, x + step * X_STAGE_BYTES);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        end_copies();
     }
     float sums[PARTS][ROWS / 8][4] = {};
     u32 x_stage = 0, in_chunk = 0;
     for (u32 step = 0; step < steps; step++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(X_STAGES - 2) : "memory");
+        wait_for_copies<X_STAGES - 2>();
         __syncthreads();
         u32 free = x_stage == 0 ? X_STAGES - 1 : x_stage - 1;
         if (step + X_STAGES - 1 < steps) copy_rows(p, first_row, count, step + X_STAGES - 1, x + free * X_STAGE_BYTES);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        end_copies();
         if (step < weights.count) {
             if (in_chunk == 0) barrier_wait(weights.barriers_at + 8 * weights.stage, weights.parity);
             u32 at = weights.ring_at + weights.stage * CHUNK_BYTES + in_chunk * TILE_BYTES;

@@ -37,7 +37,7 @@ struct RowCopies {
                 for (int pass = 0; pass < PASSES; pass++)
                     copy_async(stages_at + col_tile % STAGES * STAGE_BYTES + part * ROWS_BYTES + place + pass * 4096,
                                p.x.data + (u64)rows[pass] * 16 + (part * PART_BYTES(p) + col_tile * 128));
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        end_copies();
     }
 };
 
@@ -51,8 +51,8 @@ DEVICE void multiply_tile(const Fragment& weights, u32 stage_at, u32 lane, float
 #pragma unroll
         for (int j = 0; j < TOKENS / 8; j++) {
             u32 b[8], at = stage_at + part * ROWS_BYTES + (j * 8 + row) * 128;
-            load_matrices(at + ((chunk ^ row) << 4), b);
-            load_matrices(at + (((chunk + 4) ^ row) << 4), b + 4);
+            load_matrices(b, at + ((chunk ^ row) << 4));
+            load_matrices(b + 4, at + (((chunk + 4) ^ row) << 4));
 #pragma unroll
             for (int kk = 0; kk < 4; kk++)
                 multiply_step(sums[part] + 4 * j, a + 4 * kk, b[2 * kk], b[2 * kk + 1]);
@@ -88,7 +88,7 @@ KERNEL __launch_bounds__(THREADS, 1) matmul_tiled(const __grid_constant__ Matmul
             for (u32 end = slice_start(slice + 1, p.col_tiles); col_tile < end; col_tile++) {
                 if (col_tile + AHEAD < p.col_tiles)
                     load_fragment(FromGlobal{weights_at + (col_tile + AHEAD) * TILE_BYTES}, lane, weights[AHEAD]);
-                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+                wait_for_copies<STAGES - 2>();
                 __syncthreads();
                 copies.start(p, col_tile + STAGES - 1);
                 multiply_tile(weights[0], shared_address(memory) + col_tile % STAGES * STAGE_BYTES, lane, sums);
@@ -104,5 +104,5 @@ KERNEL __launch_bounds__(THREADS, 1) matmul_tiled(const __grid_constant__ Matmul
         __syncthreads();
         store_sums(p, tile, known, tile.first_unit + warp, total);
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    wait_for_copies<0>();
 }

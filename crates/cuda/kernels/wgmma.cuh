@@ -16,6 +16,17 @@ DEVICE void products_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+// The block's registers are divided anew between its warpgroups: this one keeps so many a thread, or gets so many.
+template <int REGISTERS>
+DEVICE void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS>
+DEVICE void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
 // Waits until at most PENDING committed groups are still being computed.
 template <int PENDING>
 DEVICE void products_wait() {

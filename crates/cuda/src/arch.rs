@@ -35,6 +35,20 @@ impl Arch {
         self.major >= 9
     }
 
+    /// Itself, and older members of its generation whose machine code it runs too.
+    pub(crate) fn loads_code_of(self) -> impl Iterator<Item = Arch> {
+        let older = move |other: &Arch| self.major == 8 && other.major == 8 && other.minor < self.minor;
+        std::iter::once(self).chain(Arch::TESTED.into_iter().rev().filter(older))
+    }
+
+    /// The architecture of a name such as `sm_90a`, `90a` or `90`.
+    pub fn from_name(name: &str) -> Option<Arch> {
+        let digits = name.trim_start_matches("sm_").trim_end_matches('a');
+        let number: u32 = digits.parse().ok()?;
+        let arch = Arch { major: number / 10, minor: number % 10 };
+        (Arch::OLDEST..=Arch { major: 99, minor: 9 }).contains(&arch).then_some(arch)
+    }
+
     /// The name that the compiler knows: with the instructions of this generation alone where there are any.
     pub fn flag(self) -> String {
         let suffix = if self.major >= 9 { "a" } else { "" };
@@ -45,5 +59,28 @@ impl Arch {
 impl fmt::Display for Arch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.flag())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back() {
+        for arch in Arch::TESTED {
+            assert_eq!(Arch::from_name(&arch.flag()), Some(arch));
+        }
+        assert_eq!(["sm_75", "cpu", "", "90x"].map(Arch::from_name), [None; 4]);
+    }
+
+    #[test]
+    fn only_its_generation_shares_machine_code() {
+        let loads = |name| Arch::from_name(name).map(|arch| arch.loads_code_of().collect::<Vec<_>>());
+        let named =
+            |names: &[&str]| Some(names.iter().filter_map(|name| Arch::from_name(name)).collect::<Vec<_>>());
+        assert_eq!(loads("sm_89"), named(&["sm_89", "sm_86", "sm_80"]));
+        assert_eq!(loads("sm_90a"), named(&["sm_90a"]));
+        assert_eq!(loads("sm_120a"), named(&["sm_120a"]));
     }
 }

@@ -12,7 +12,7 @@ use mambo_kernel::{
 
 use crate::bandwidth;
 use crate::caches::{Caches, CellTraffic};
-use crate::compiler::{CompileError, Compiler};
+use crate::compiler::{CompileError, Compiler, KernelFiles};
 use crate::device::{DeviceInfo, NoGpu, usable_device};
 use crate::driver::{Context, Stream};
 use crate::kernels::binding::Weight;
@@ -40,6 +40,8 @@ pub struct CudaOptions {
     pub device: usize,
     /// Where compiled kernels are kept; without it they are compiled anew by every process.
     pub kernel_folder: Option<PathBuf>,
+    /// An archive of compiled kernels that came with the program; one that does not exist is none.
+    pub kernel_archive: Option<PathBuf>,
 }
 
 /// Why a backend could not be made.
@@ -51,17 +53,6 @@ pub enum CudaError {
     /// Kernels cannot be compiled.
     #[error(transparent)]
     Compiler(#[from] CompileError),
-    /// The driver cannot load what the compiler makes.
-    #[error(
-        "NVRTC is of CUDA {}.{}, but the driver supports only {}.{}; install a newer driver or an older NVRTC",
-        .compiler.0, .compiler.1, .driver.0, .driver.1
-    )]
-    NewCompiler {
-        /// Version of the compiler.
-        compiler: (i32, i32),
-        /// Version that the driver supports.
-        driver: (i32, i32),
-    },
     /// The driver failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
@@ -118,12 +109,13 @@ impl CudaBackend {
     /// Why a GPU cannot be used, if it cannot; opens nothing.
     pub fn check(options: &CudaOptions) -> Result<(DeviceInfo, Compiler), CudaError> {
         let device = usable_device(options.device)?;
-        let compiler = Compiler::new(options.kernel_folder.as_deref())?;
+        let files = KernelFiles {
+            folder: options.kernel_folder.as_deref(),
+            archive: options.kernel_archive.as_deref(),
+        };
         // A driver loads what any compiler of its own generation makes.
-        match compiler.version().0 > device.driver.0 {
-            true => Err(CudaError::NewCompiler { compiler: compiler.version(), driver: device.driver }),
-            false => Ok((device, compiler)),
-        }
+        let compiler = Compiler::with(files, Some(device.driver))?;
+        Ok((device, compiler))
     }
 
     /// Opens a GPU. Kernels are compiled when a program first needs them.
@@ -162,6 +154,11 @@ impl CudaBackend {
     /// The GPU.
     pub fn device(&self) -> &DeviceInfo {
         &self.device
+    }
+
+    /// What the user should know of how kernels are found.
+    pub fn note(&self) -> Option<&str> {
+        self.modules.note()
     }
 
     /// GB/s at which the device reads `bytes` of its memory in a plain loop: the floor under everything that streams

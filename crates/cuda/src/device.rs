@@ -17,13 +17,21 @@ const OLDEST_DRIVER: i32 = 12080;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoGpu {
     /// No driver is installed.
-    #[error("no NVIDIA driver is installed (libcuda was not found)")]
+    #[error("no NVIDIA driver is installed (libcuda was not found); install driver 570 or newer")]
     NoDriver,
+    /// The driver finds none.
+    #[error(
+        "the NVIDIA driver finds no GPU; see whether `nvidia-smi` lists it, and whether this process may use it \
+         (CUDA_VISIBLE_DEVICES, `--gpus all` for containers)"
+    )]
+    NoDevice,
     /// The driver is too old.
     #[error("the NVIDIA driver supports CUDA {0}.{1}, but 12.8 is needed; install driver 570 or newer")]
     OldDriver(i32, i32),
     /// The driver found none, or failed.
-    #[error("the NVIDIA driver says: {0}")]
+    #[error(
+        "the NVIDIA driver says: {0}; see whether `nvidia-smi` works, and restart or reinstall the driver if not"
+    )]
     Driver(String),
     /// There is no GPU of this number.
     #[error("there is no GPU {wanted}; this machine has {count}, counted from 0")]
@@ -34,7 +42,10 @@ pub enum NoGpu {
         count: usize,
     },
     /// The GPU is too old.
-    #[error("{name} has compute capability {}.{}, but 8.0 is needed", .arch.major, .arch.minor)]
+    #[error(
+        "{name} has compute capability {}.{}, but 8.0 is needed (Ampere, 2020); choose another GPU or use the CPU",
+        .arch.major, .arch.minor
+    )]
     OldGpu {
         /// Its name.
         name: String,
@@ -90,6 +101,7 @@ pub fn devices() -> Result<Vec<DeviceInfo>, NoGpu> {
     }
     let driver_says = |result: CUresult| match result {
         CUresult::CUDA_SUCCESS => Ok(()),
+        CUresult::CUDA_ERROR_NO_DEVICE => Err(NoGpu::NoDevice),
         result => Err(NoGpu::Driver(reason(result))),
     };
     let mut version = 0;
@@ -104,6 +116,9 @@ pub fn devices() -> Result<Vec<DeviceInfo>, NoGpu> {
     let mut count = 0;
     // SAFETY: the driver was initialised.
     driver_says(unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    if count == 0 {
+        return Err(NoGpu::NoDevice);
+    }
     (0..count).map(|index| device(index, driver).map_err(|result| NoGpu::Driver(reason(result)))).collect()
 }
 

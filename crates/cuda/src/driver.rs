@@ -45,6 +45,8 @@ fn is_lost(result: CUresult) -> bool {
             | CUDA_ERROR_DEVICE_UNAVAILABLE
             | CUDA_ERROR_DEINITIALIZED
             | CUDA_ERROR_SYSTEM_NOT_READY
+            // What drivers say of a GPU that has fallen off its bus.
+            | CUDA_ERROR_UNKNOWN
     )
 }
 

@@ -5,6 +5,7 @@
 
 mod activation;
 mod arch;
+mod archive;
 mod backend;
 mod bandwidth;
 mod caches;
@@ -27,11 +28,19 @@ mod weights;
 
 pub use arch::Arch;
 pub use backend::{CudaBackend, CudaError, CudaOptions};
-pub use compiler::{CompileError, Compiled, Compiler};
+pub use compiler::{ArchiveError, CompileError, Compiled, Compiler, KernelFiles, write_archive};
 pub use device::{DeviceInfo, NoGpu, devices, usable_device};
 pub use source::{Expects, Specialisation};
 
-/// Everything that is compiled for an architecture, for tests and for programs that ship machine code.
+/// Everything that a release carries for an architecture: what tests compile, and the other sizes of its kernels that
+/// the released models meet.
+pub fn shipped(arch: Arch) -> Vec<Specialisation> {
+    let mut all = specialisations(arch);
+    all.extend(kernels::released_sizes(arch).into_iter().filter(|kernel| kernel.runs_on(arch)));
+    all
+}
+
+/// Every kernel of an architecture in every form, at the sizes that are met most: what tests compile.
 pub fn specialisations(arch: Arch) -> Vec<Specialisation> {
     let all = kernels::declarations(arch).into_iter().flat_map(|declaration| declaration.specialisations);
     let own = kernels::step::specialisations().into_iter().chain([bandwidth::kernel()]);

@@ -11,10 +11,20 @@ use mambo_kernel::BackendError;
 use crate::driver::{Context, Stream, check, error};
 use crate::params::Ptr;
 
-/// The error of an allocation that failed.
-fn allocation_error(result: CUresult, what: &str, bytes: usize) -> BackendError {
+/// The error of an allocation of device memory that failed.
+fn allocation_error(context: &Context, result: CUresult, what: &str, bytes: usize) -> BackendError {
     match result {
-        CUresult::CUDA_ERROR_OUT_OF_MEMORY => BackendError::OutOfMemory { what: what.to_owned(), bytes },
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            let mib = |bytes: u64| bytes >> 20;
+            let state = context.memory().map_or(String::new(), |(free, total)| {
+                format!(
+                    " on the GPU, which has {} of {} MiB free (`nvidia-smi` shows what other programs hold)",
+                    mib(free),
+                    mib(total)
+                )
+            });
+            BackendError::OutOfMemory { what: format!("{what}{state}"), bytes }
+        }
         _ => error(result, &format!("allocating {what}")),
     }
 }
@@ -35,7 +45,7 @@ impl DeviceBuffer {
             // SAFETY: the context is current.
             match unsafe { sys::cuMemAlloc_v2(&mut address, bytes) } {
                 CUresult::CUDA_SUCCESS => {}
-                result => return Err(allocation_error(result, what, bytes)),
+                result => return Err(allocation_error(context, result, what, bytes)),
             }
         }
         Ok(DeviceBuffer { address, bytes, context: Arc::clone(context) })
@@ -202,7 +212,11 @@ impl PinnedBuffer {
             // SAFETY: the context is current.
             match unsafe { sys::cuMemHostAlloc(&mut data, bytes, sys::CU_MEMHOSTALLOC_DEVICEMAP) } {
                 CUresult::CUDA_SUCCESS => {}
-                result => return Err(allocation_error(result, what, bytes)),
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                    let what = format!("{what} in the host's memory, where the GPU can read it");
+                    return Err(BackendError::OutOfMemory { what, bytes });
+                }
+                result => return Err(error(result, &format!("allocating {what}"))),
             }
             // SAFETY: the driver has just allocated so many bytes. Initialised, so that slices of it can be made.
             unsafe { ptr::write_bytes(data.cast::<u8>(), 0, bytes) };

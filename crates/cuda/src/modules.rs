@@ -73,10 +73,29 @@ impl Modules {
         }
         let missing: Vec<(String, &Specialisation)> = missing.into_iter().collect();
         for (name, compiled) in self.compile(&missing)? {
-            let module = self.load(&name, &compiled.cubin)?;
+            let module = match self.load(&name, &compiled.cubin)? {
+                Some(module) => module,
+                // A file that was damaged, or that another driver wrote: it is made anew, once.
+                None => self.load_anew(&name, missing_kernel(&missing, &name))?,
+            };
             self.modules.insert(name, module);
         }
         Ok(())
+    }
+
+    fn load_anew(&self, name: &str, kernel: &Specialisation) -> Result<Module, BackendError> {
+        let compiled =
+            self.compiler.compiled_anew(kernel, self.arch).map_err(|error| compile_error(&error))?;
+        self.load(name, &compiled.cubin)?.ok_or_else(|| BackendError::Device {
+            backend: BACKEND.into(),
+            what: format!("loading kernel {name}"),
+            reason: format!("the driver cannot load code for {}; install driver 570 or newer", self.arch),
+        })
+    }
+
+    /// What the user should know of how kernels are found.
+    pub fn note(&self) -> Option<&str> {
+        self.compiler.note()
     }
 
     fn compile(
@@ -108,13 +127,24 @@ impl Modules {
         Ok(compiled)
     }
 
-    fn load(&self, name: &str, cubin: &[u8]) -> Result<Module, BackendError> {
+    /// Loads machine code; none where the driver says that it is none, or not for this GPU.
+    fn load(&self, name: &str, cubin: &[u8]) -> Result<Option<Module>, BackendError> {
+        use sys::CUresult::{
+            CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_SOURCE, CUDA_ERROR_NO_BINARY_FOR_GPU,
+        };
         self.context.enter()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: the machine code is whole: the compiler made it, and files are written before they get their name.
+        // SAFETY: the machine code is as long as its headers say: the compiler made it, files are written before they
+        // get their name, and archives hold a checksum.
         let result = unsafe { sys::cuModuleLoadData(&mut raw, cubin.as_ptr().cast()) };
+        if matches!(
+            result,
+            CUDA_ERROR_INVALID_IMAGE | CUDA_ERROR_INVALID_SOURCE | CUDA_ERROR_NO_BINARY_FOR_GPU
+        ) {
+            return Ok(None);
+        }
         check(result, &format!("loading kernel {name}"))?;
-        Ok(Module { raw, context: Arc::clone(&self.context) })
+        Ok(Some(Module { raw, context: Arc::clone(&self.context) }))
     }
 
     fn function(&mut self, kernel: &Specialisation, shared_bytes: u32) -> Result<Function, BackendError> {
@@ -188,6 +218,12 @@ impl Modules {
             unsafe { sys::cuLaunchKernelEx(&config, function.raw, arguments.as_mut_ptr(), ptr::null_mut()) };
         check(result, &format!("launching {}", launch.kernel))
     }
+}
+
+/// The kernel whose module has this name.
+fn missing_kernel<'l>(missing: &[(String, &'l Specialisation)], name: &str) -> &'l Specialisation {
+    let found = missing.iter().find(|(own, _)| own == name);
+    found.expect("only what is missing was compiled").1
 }
 
 fn attribute(id: sys::CUlaunchAttributeID, value: sys::CUlaunchAttributeValue) -> sys::CUlaunchAttribute {

@@ -22,12 +22,13 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("matmul.cuh", include_str!("../kernels/matmul.cuh")),
     ("matmul_tile.cuh", include_str!("../kernels/matmul_tile.cuh")),
     ("mma.cuh", include_str!("../kernels/mma.cuh")),
+    ("ptx.cuh", include_str!("../kernels/ptx.cuh")),
     ("ring.cuh", include_str!("../kernels/ring.cuh")),
     ("round.cuh", include_str!("../kernels/round.cuh")),
     ("ssm.cuh", include_str!("../kernels/ssm.cuh")),
     ("ssm_chunk.cuh", include_str!("../kernels/ssm_chunk.cuh")),
     ("stored.cuh", include_str!("../kernels/stored.cuh")),
-    ("unpack.cuh", include_str!("../kernels/unpack.cuh")),
+    ("types.cuh", include_str!("../kernels/types.cuh")),
     ("wgmma.cuh", include_str!("../kernels/wgmma.cuh")),
 ];
 

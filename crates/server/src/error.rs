@@ -1,6 +1,7 @@
 //! What a request can do wrong, before a dialect dresses it.
 
 use mambo_engine::EngineError;
+use mambo_kernel::BackendError;
 use mambo_runtime::RuntimeError;
 
 use crate::worker::Refusal;
@@ -114,6 +115,11 @@ impl From<&EngineError> for ApiError {
             | EngineError::TokenOutOfRange { .. }
             | EngineError::Request(_) => Kind::Invalid,
             EngineError::Lost(_) | EngineError::Busy { .. } => Kind::Unavailable,
+            // The device may have room again when the next request comes.
+            EngineError::Step(error) if matches!(**error, BackendError::OutOfMemory { .. }) => {
+                Kind::Unavailable
+            }
+            EngineError::Backend(BackendError::OutOfMemory { .. }) => Kind::Unavailable,
             _ => Kind::Internal,
         };
         ApiError::new(kind, error.to_string())

@@ -101,7 +101,7 @@ impl Refusals {
             ),
             (
                 "5XX",
-                "Failed: 500 the server's fault, 503 it is stopping, 504 the time was over, 507 the disk is full.",
+                "Failed: 500 the server's fault, 503 it is stopping or its GPU has no memory or is lost, 504 the time was over, 507 the disk is full.",
             ),
         ];
         let answer = |(status, text): (&str, &str)| {

@@ -1,6 +1,8 @@
 //! `mambo explain`: graph, passes and plan of a model as text; with --analyze, what each call took.
 
-use anyhow::{Result, bail};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use mambo_engine::{EngineConfig, ModelGraphs, PlanOptions, SCORE_TOKENS, cache_layout, optimise};
 use mambo_graph::Graph;
@@ -45,6 +47,9 @@ pub struct ExplainArgs {
     /// With --analyze: tokens each sequence holds before; in prefill rounded up to a multiple of --tokens
     #[arg(short, long, value_name = "N")]
     pub depth: Option<usize>,
+    /// With --analyze: write the step as a trace for chrome://tracing or ui.perfetto.dev
+    #[arg(long, value_name = "FILE", requires = "analyze")]
+    pub trace: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -253,6 +258,11 @@ fn analyze(args: &ExplainArgs) -> Result<()> {
     // All steps of a prompt are as long as the one that is timed.
     let depth = if prefill { depth.next_multiple_of(tokens) } else { depth };
     let analysis = analysis::measure(&args.model, Workload { prefill, tokens, depth })?;
+    if let Some(path) = &args.trace {
+        let trace = serde_json::to_vec(&analysis.chrome_trace())?;
+        std::fs::write(path, trace)
+            .with_context(|| format!("cannot write the trace to {}", path.display()))?;
+    }
     if args.json {
         put_json(&analysis.to_json())?;
     } else {

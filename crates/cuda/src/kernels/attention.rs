@@ -159,6 +159,26 @@ const TILE_ROWS: u32 = 8;
 /// Rows whose positions several blocks share.
 const DIVIDED_ROWS: usize = 64;
 
+/// Heads of models that were released: Nano 4B and 9B, Llama 3.1 8B and Qwen3 8B, gpt-oss.
+const RELEASED_HEADS: [AttentionDims; 3] = [
+    AttentionDims { q_heads: 40, kv_heads: 8, head_dim: 128 },
+    AttentionDims { q_heads: 32, kv_heads: 8, head_dim: 128 },
+    AttentionDims { q_heads: 64, kv_heads: 8, head_dim: 64 },
+];
+
+/// Kernels of sizes that are not declared: for f16 caches.
+pub(crate) fn released_sizes(arch: Arch) -> Vec<Specialisation> {
+    let types = KvTypes::both(KvElem::F16);
+    let all = RELEASED_HEADS.map(|dims| {
+        let kernels = Kernels { dims, types, capped: false };
+        let warps = kernels.tile_warps(most_shared_bytes(arch));
+        let tile = (warps > 0).then(|| kernels.tile(warps).expecting(Expects::Mma));
+        let split = ["attention_split", "attention_merge"].map(|entry| kernels.split(entry));
+        split.into_iter().chain([kernels.plain("attention_append")]).chain(tile).collect::<Vec<_>>()
+    });
+    all.concat()
+}
+
 pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
     let released = AttentionDims { q_heads: 32, kv_heads: 2, head_dim: 128 };
     let plain = |types| {

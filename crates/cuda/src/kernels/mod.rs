@@ -27,6 +27,7 @@ pub(crate) mod ssm_step;
 pub(crate) mod step;
 
 use crate::arch::Arch;
+use crate::source::Specialisation;
 use declaration::Declaration;
 
 /// Every kernel of an architecture.
@@ -55,4 +56,19 @@ pub(crate) fn declarations(arch: Arch) -> Vec<Declaration> {
         round::declare,
     ];
     ops.iter().flat_map(|declare| declare(arch)).collect()
+}
+
+/// Sizes of kernels that the released models meet beside those that are declared.
+pub(crate) fn released_sizes(arch: Arch) -> Vec<Specialisation> {
+    [
+        matmul::released_sizes(arch),
+        attention::released_sizes(arch),
+        slot::RELEASED_MIXERS.map(ssm_sizes).concat(),
+    ]
+    .concat()
+}
+
+/// The kernels of a mixer of this size, for states of every type.
+fn ssm_sizes(dims: mambo_kernel::SsmDims) -> Vec<Specialisation> {
+    [ssm_step::sizes(&dims), ssm_scan::sizes(&dims)].concat()
 }

@@ -97,6 +97,12 @@ pub(crate) fn chunk_threads(dims: &SsmDims) -> u32 {
 
 /// The mixer of Nemotron 3 Nano 30B, which kernels are tuned for.
 pub(crate) const RELEASED: SsmDims = SsmDims { heads: 64, head_dim: 64, state: 128, groups: 8, taps: 4 };
+/// Those of Nano 4B, Super 120B and Nano 9B.
+pub(crate) const RELEASED_MIXERS: [SsmDims; 3] = [
+    SsmDims { heads: 96, head_dim: 80, state: 128, groups: 8, taps: 4 },
+    SsmDims { heads: 128, head_dim: 64, state: 128, groups: 8, taps: 4 },
+    SsmDims { heads: 128, head_dim: 80, state: 128, groups: 8, taps: 4 },
+];
 /// A small one with odd sizes.
 pub(crate) const ODD: SsmDims = SsmDims { heads: 3, head_dim: 5, state: 7, groups: 1, taps: 3 };
 

@@ -36,12 +36,17 @@ fn kernel(entry: &'static str, dims: &SsmDims, elem: StateElem) -> Specialisatio
     sized(Specialisation::new(&SOURCE, entry), dims, elem, chunk_shared_bytes(dims))
 }
 
+/// The kernels of these sizes, for states of every type.
+pub(crate) fn sizes(dims: &SsmDims) -> Vec<Specialisation> {
+    StateElem::ALL.map(|elem| both(dims, elem)).concat()
+}
+
+fn both(dims: &SsmDims, elem: StateElem) -> [Specialisation; 2] {
+    [kernel("ssm_scan", dims, elem).expecting(Expects::Mma), kernel("ssm_scan_store", dims, elem)]
+}
+
 pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
-    let both = |dims: &SsmDims, elem| {
-        [kernel("ssm_scan", dims, elem).expecting(Expects::Mma), kernel("ssm_scan_store", dims, elem)]
-    };
-    let released = StateElem::ALL.map(|elem| both(&RELEASED, elem)).concat();
-    let kernels = [released, both(&ODD, StateElem::F16).to_vec()].concat();
+    let kernels = [sizes(&RELEASED), both(&ODD, StateElem::F16).to_vec()].concat();
     let accepts = move |site: &Site| match site.op {
         Op::SsmScan(dims) => is_scannable(dims, chunk_shared_bytes(dims), arch),
         _ => false,

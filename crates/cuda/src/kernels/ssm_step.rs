@@ -48,12 +48,17 @@ fn kernel(entry: &'static str, dims: &SsmDims, elem: StateElem) -> Specialisatio
     kernel.define("TAPS", dims.taps)
 }
 
+/// The kernels of these sizes, for states of every type.
+pub(crate) fn sizes(dims: &SsmDims) -> Vec<Specialisation> {
+    StateElem::ALL.map(|elem| both(dims, elem)).concat()
+}
+
+fn both(dims: &SsmDims, elem: StateElem) -> [Specialisation; 2] {
+    [kernel("ssm_step", dims, elem).expecting(Expects::Mma), kernel("ssm_step_finish", dims, elem)]
+}
+
 pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
-    let both = |dims: &SsmDims, elem| {
-        [kernel("ssm_step", dims, elem).expecting(Expects::Mma), kernel("ssm_step_finish", dims, elem)]
-    };
-    let released = StateElem::ALL.map(|elem| both(&RELEASED, elem)).concat();
-    let kernels = [released, both(&ODD, StateElem::F16).to_vec()].concat();
+    let kernels = [sizes(&RELEASED), both(&ODD, StateElem::F16).to_vec()].concat();
     let accepts = move |site: &Site| match site.op {
         Op::SsmStep { dims, .. } => {
             site.phase != Phase::Prefill

@@ -60,7 +60,8 @@ pub enum On {
 
 /// Kernels are compiled once for all tests.
 fn cuda_options() -> CudaOptions {
-    CudaOptions { device: 0, kernel_folder: Some(std::env::temp_dir().join("mambo-test-kernels")) }
+    let kernel_folder = Some(std::env::temp_dir().join("mambo-test-kernels"));
+    CudaOptions { kernel_folder, ..CudaOptions::default() }
 }
 
 impl On {
@@ -108,10 +109,10 @@ impl On {
         if matches!(self, On::Cuda) { cpu.max(5e-3) } else { cpu }
     }
 
-    fn backend(self) -> Box<dyn Backend> {
-        match self {
+    fn backend(self) -> Result<Box<dyn Backend>, String> {
+        Ok(match self {
             On::Reference => Box::new(ReferenceBackend::new()),
-            On::Cuda => Box::new(CudaBackend::new(&cuda_options()).expect("the machine has one")),
+            On::Cuda => Box::new(CudaBackend::new(&cuda_options()).map_err(|error| error.to_string())?),
             On::Cpu(isa, threads) => Box::new(
                 CpuBackend::new(CpuOptions {
                     threads,
@@ -119,9 +120,9 @@ impl On {
                     every_thread: true,
                     ..CpuOptions::default()
                 })
-                .expect("the machine has it"),
+                .map_err(|error| error.to_string())?,
             ),
-        }
+        })
     }
 }
 
@@ -223,6 +224,11 @@ pub fn load_folder(folder: &Path, on: On, setup: Setup) -> Engine {
 
 /// The same, perhaps with other scales for keys and values than the checkpoint's.
 pub fn load_scaled(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvScale>>) -> Engine {
+    try_load(folder, on, setup, scales).expect("golden checkpoints load")
+}
+
+/// The same; the error is of a device that fails.
+pub fn try_load(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvScale>>) -> Result<Engine, String> {
     let checkpoint = Checkpoint::open(folder).expect("golden checkpoints open");
     let spec = describe(&checkpoint).expect("golden checkpoints are described");
     let table = bind(&checkpoint, &spec).expect("golden checkpoints bind");
@@ -260,5 +266,5 @@ pub fn load_scaled(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvSca
         }),
         ..Default::default()
     };
-    Engine::load(on.backend(), &graphs, &weights, config, &mut |_| {}).expect("golden checkpoints load")
+    Engine::load(on.backend()?, &graphs, &weights, config, &mut |_| {}).map_err(|error| error.to_string())
 }

@@ -41,6 +41,33 @@ fn size(case: &Case) -> usize {
     weights + inputs + caches.slot_bytes() + caches.kv_bytes_per_token()
 }
 
+/// The cases that are the smallest few of some row of an op.
+pub(super) fn smallest<'c>(
+    backend: &dyn Backend,
+    kind: OpKind,
+    cases: &'c [Case],
+    wanted: &[bool],
+    per_row: usize,
+) -> Vec<&'c Case> {
+    let mut cases: Vec<&Case> = cases.iter().collect();
+    if per_row == usize::MAX {
+        return cases;
+    }
+    cases.sort_by_key(|case| size(case) * case.lengths.iter().sum::<usize>());
+    let is_row = |kernel: &usize| backend.kernels()[*kernel].op == kind && wanted[*kernel];
+    let rows: Vec<usize> = (0..wanted.len()).filter(is_row).collect();
+    let mut taken = vec![0; wanted.len()];
+    cases.retain(|case| {
+        let offered = offers(backend, case);
+        let is_new =
+            |kernel: &&usize| taken[**kernel] < per_row && offered.iter().any(|(own, _)| own == *kernel);
+        let new: Vec<usize> = rows.iter().filter(is_new).copied().collect();
+        new.iter().for_each(|kernel| taken[*kernel] += 1);
+        !new.is_empty()
+    });
+    cases
+}
+
 /// Runs every row of an op on its cheapest case with more than 300 rows.
 pub(super) fn check(
     backend: &mut dyn Backend,

@@ -13,6 +13,7 @@ use mambo_tensor::DType;
 
 use super::declaration::{Bind, Declaration};
 use crate::arch::Arch;
+use crate::source::Specialisation;
 use form::{AFFINE_BITS, Held, OWN_TYPES, affine_bits, held, is_decoded};
 pub(crate) use packed::Packed;
 pub(super) use product::Product;
@@ -67,6 +68,17 @@ pub(super) fn declare_products(op: OpKind, bind: Bind) -> Vec<Declaration> {
     }
     rows.push(declare_row(op, "decoded_to_f16", known(DType::Q2K), |dtype, _| is_decoded(dtype), bind));
     rows
+}
+
+/// Kernels of numbers of rows that are not declared.
+pub(crate) fn released_sizes(arch: Arch) -> Vec<Specialisation> {
+    let mut all = Vec::new();
+    for held in OWN_TYPES.into_iter().filter_map(held) {
+        for op in [OpKind::Matmul, OpKind::MoeMatmul] {
+            all.extend(product::sizes(op, held, arch));
+        }
+    }
+    all
 }
 
 pub(crate) fn declare(_: Arch) -> Vec<Declaration> {

@@ -1,16 +1,19 @@
 //! The launches of a product: which kernel multiplies so many rows with weights of a form, and with which sizes.
 
-use mambo_kernel::Epilogue;
+use mambo_kernel::{Epilogue, OpKind};
 
-use super::form::{Form, TILE_COLS, TILE_ROWS, Tiles};
+use super::form::{Form, Held, TILE_COLS, TILE_ROWS, Tiles};
 use super::kernels::{
     MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, RowTile, SLICES, few_kernel,
     many_kernel, plain_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
 };
 use super::packed::Packed;
+use crate::arch::Arch;
 use crate::kernels::binding::{Binding, DeviceFacts};
+use crate::kernels::slot::most_shared_bytes;
 use crate::launch::Launch;
 use crate::params::{Ptr, View};
+use crate::source::Specialisation;
 
 /// Rows that the kernel of few rows multiplies at a time.
 const FEW_ROWS: usize = 8;
@@ -44,6 +47,23 @@ const TILED_THREADS: u32 = 256;
 const TILED_STAGES: usize = 4;
 const SORT_THREADS: u32 = 1024;
 const PLAIN_WARPS: usize = 8;
+
+/// The kernels of all numbers of rows.
+pub(super) fn sizes(op: OpKind, held: Held, arch: Arch) -> Vec<Specialisation> {
+    let Form::Tiles(tiles) = held.form else { return Vec::new() };
+    let has_experts = op == OpKind::MoeMatmul;
+    let some = SOME_ROWS.into_iter().filter(|_| !has_experts).map(|rows| some_kernel(tiles, rows));
+    let available = most_shared_bytes(arch) as usize;
+    let largest = |sizes: &[usize]| sizes[sizes.len() - 1] / tiles.parts;
+    let many = MANY_ROWS.into_iter().filter(|rows| *rows <= largest(&MANY_ROWS));
+    let many = many.map(|rows| many_kernel(tiles, has_experts, rows, stages(tiles, rows, available)));
+    let tiled = TILED_ROWS.into_iter().filter(|rows| *rows <= largest(&TILED_ROWS));
+    let tiled = tiled.map(|rows| tiled_kernel(tiles, has_experts, rows));
+    match arch.is_hopper() {
+        true => some.chain(many).collect(),
+        false => some.chain(tiled).collect(),
+    }
+}
 
 /// Shared memory of a block of few rows: rows of a tile, and stages of every warp's ring.
 struct FewSizes {

@@ -1,3 +1,0 @@
-// Stored block types to values, each once.
-#pragma once
-#include "common.cuh"
