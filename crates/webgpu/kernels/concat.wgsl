@@ -1,0 +1,17 @@
+// concat: the columns of a, then those of b.
+// A thread has a value; the grid's x covers a row's columns, y and z its rows.
+#include "common.wgsl"
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let col = group.x * 64u + thread;
+    let row = group.z * GRID_ROWS + group.y;
+    if (row >= row_count(p.out) || col >= p.out.cols) {
+        return;
+    }
+    if (col < p.a.cols) {
+        arena[word_at(p.out, row, col)] = arena[word_at(p.a, row, col)];
+    } else {
+        arena[word_at(p.out, row, col)] = arena[word_at(p.b, row, col - p.a.cols)];
+    }
+}

@@ -1,0 +1,116 @@
+//! Kernel sources, and the specialisations that are compiled of them: a file with the parameters that the host passes,
+//! constants in front, and includes.
+//!
+//! `#include "name.wgsl"` on a line of its own stands for that file, once; `$NAME` in it is replaced by what the
+//! specialisation chose, which is how a product includes the unpacking of its weights.
+
+use std::fmt;
+
+use crate::step_table;
+
+/// A file with one kernel, whose entry is `main`.
+pub(crate) struct Source {
+    /// The file's stem, which is the op's.
+    pub stem: &'static str,
+    pub text: &'static str,
+    /// WGSL text of `Params`.
+    pub params: fn() -> String,
+}
+
+macro_rules! headers {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../kernels/", $name)))),*]
+    };
+}
+
+/// Files that kernels may include.
+const HEADERS: &[(&str, &str)] = headers![
+    "activation.wgsl",
+    "choice.wgsl",
+    "common.wgsl",
+    "delta.wgsl",
+    "kv.wgsl",
+    "math.wgsl",
+    "numbers.wgsl",
+    "slot.wgsl",
+    "sums.wgsl",
+    "weight_bf16.wgsl",
+    "weight_f16.wgsl",
+    "weight_f32.wgsl",
+    "weight_iq4_nl.wgsl",
+    "weight_mxfp4.wgsl",
+    "weight_nvfp4.wgsl",
+    "weight_q4_0.wgsl",
+    "weight_q4_k.wgsl",
+    "weight_q6_k.wgsl",
+    "weight_q8_0.wgsl",
+    "weights.wgsl",
+];
+
+/// A kernel: a file with constants in front.
+#[derive(Clone)]
+pub struct Specialisation {
+    source: &'static Source,
+    constants: Vec<(&'static str, u32)>,
+    choices: Vec<(&'static str, &'static str)>,
+}
+
+impl Specialisation {
+    pub(crate) fn new(source: &'static Source) -> Specialisation {
+        Specialisation { source, constants: Vec::new(), choices: Vec::new() }
+    }
+
+    /// The same with `const name: u32 = value;` in front.
+    pub(crate) fn define(mut self, name: &'static str, value: usize) -> Specialisation {
+        self.constants.push((name, u32::try_from(value).expect("constants of kernels fit 32 bits")));
+        self
+    }
+
+    /// The same with `$name` in includes replaced.
+    pub(crate) fn choose(mut self, name: &'static str, value: &'static str) -> Specialisation {
+        self.choices.push((name, value));
+        self
+    }
+
+    /// The whole text that is compiled.
+    pub fn text(&self) -> String {
+        let mut text = step_table::wgsl();
+        text.push_str(&(self.source.params)());
+        for (name, value) in &self.constants {
+            text.push_str(&format!("const {name}: u32 = {value}u;\n"));
+        }
+        let mut included = Vec::new();
+        self.expand(self.source.stem, self.source.text, &mut text, &mut included);
+        text
+    }
+
+    fn expand(&self, from: &str, file: &str, text: &mut String, included: &mut Vec<String>) {
+        for line in file.lines() {
+            let name = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));
+            let Some(name) = name else {
+                text.push_str(line);
+                text.push('\n');
+                continue;
+            };
+            let name = self
+                .choices
+                .iter()
+                .fold(name.to_owned(), |name, (choice, value)| name.replace(&format!("${choice}"), value));
+            if included.contains(&name) {
+                continue;
+            }
+            let header = HEADERS.iter().find(|(header, _)| *header == name);
+            let (_, header) = header.unwrap_or_else(|| panic!("{from} includes {name}, which is not there"));
+            included.push(name.clone());
+            self.expand(&name, header, text, included);
+        }
+    }
+}
+
+impl fmt::Display for Specialisation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.source.stem)?;
+        self.choices.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))?;
+        self.constants.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}

@@ -1,0 +1,258 @@
+//! Taking weights in: in the forms that kernels unpack, cut into shards that the device can bind; or as f32 vectors.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use mambo_kernel::{BackendError, WeightKey, WeightPart, WeightSource, WeightUse};
+use mambo_tensor::{DType, decode_row};
+
+use crate::device::Device;
+use crate::faults::{BACKEND, out_of_memory};
+use crate::kernels::declaration::{TABLE, VECTOR};
+use crate::stored::{Form, Layout, Packed, held, held_as_table};
+use crate::vectors::Vectors;
+
+/// Words that are packed before they are written.
+const WORDS_AT_ONCE: usize = 1 << 20;
+
+/// A weight in the form its kernel reads.
+#[derive(Clone)]
+pub(crate) enum Weight {
+    /// f32 values in the pool of vectors.
+    Vector { at: u32, len: usize },
+    /// Rows of a matrix, of experts' matrices, or of a table.
+    Matrix(Arc<Matrix>),
+}
+
+/// A part of a matrix that kernels see at once: whole rows, and with experts whole experts.
+pub(crate) struct Shard {
+    pub buffer: wgpu::Buffer,
+    /// Rows of the whole, counted over all experts.
+    pub rows: Range<usize>,
+    pub layout: Layout,
+}
+
+/// A matrix on the device.
+pub(crate) struct Matrix {
+    pub form: Form,
+    /// Experts, outputs of each, columns.
+    pub dims: [usize; 3],
+    pub shards: Vec<Shard>,
+}
+
+impl Matrix {
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.buffer.size()).sum()
+    }
+}
+
+/// Loads a weight in the form its key names and says how many bytes it takes.
+pub(crate) fn load(
+    device: &Device,
+    vectors: &mut Vectors,
+    key: &WeightKey,
+    source: &dyn WeightSource,
+) -> Result<(Weight, u64), BackendError> {
+    let shape = source.shape();
+    let dims = match (key.usage, shape) {
+        (WeightUse::Matrix, &[out, cols]) => [1, out, cols],
+        (WeightUse::Experts, &[experts, out, cols]) => [experts, out, cols],
+        (WeightUse::Table, &[rows, cols]) => [1, rows, cols],
+        (WeightUse::Vector, &[.., cols]) => [1, shape[..shape.len() - 1].iter().product(), cols],
+        (WeightUse::Matrix | WeightUse::Table, _) => {
+            return Err(wrong(key, source, "expected two dimensions"));
+        }
+        (WeightUse::Experts, _) => return Err(wrong(key, source, "expected three dimensions")),
+        (WeightUse::Vector, _) => return Err(wrong(key, source, "expected at least one dimension")),
+    };
+    if dims.contains(&0) {
+        return Err(wrong(key, source, "which is empty"));
+    }
+    let values = dims.iter().try_fold(1usize, |product, n| product.checked_mul(*n));
+    if values.is_none_or(|values| values > usize::MAX / 8) {
+        return Err(wrong(key, source, "which is too large"));
+    }
+    if key.form == VECTOR {
+        let len = dims[1] * dims[2];
+        let at = load_vector(vectors, key, source, dims)?;
+        return Ok((Weight::Vector { at, len }, len as u64 * 4));
+    }
+    let form = if key.form == TABLE { held_as_table(source.dtype()) } else { held(source.dtype()) };
+    let Some(form) = form else {
+        return Err(BackendError::UnsupportedWeight {
+            name: key.name.clone(),
+            dtype: source.dtype(),
+            backend: BACKEND.to_owned(),
+            supported: supported(),
+        });
+    };
+    let matrix = load_matrix(device, key, source, form, dims)?;
+    let bytes = matrix.bytes();
+    Ok((Weight::Matrix(Arc::new(matrix)), bytes))
+}
+
+/// The types that products read, for messages.
+fn supported() -> String {
+    let single = DType::all().filter(|dtype| held(*dtype).is_some() && !matches!(dtype, DType::Affine(_)));
+    format!("{} or affine groups", single.map(DType::name).collect::<Vec<_>>().join(", "))
+}
+
+/// The error of a weight whose shape or bytes do not fit.
+fn wrong(key: &WeightKey, source: &dyn WeightSource, problem: &str) -> BackendError {
+    BackendError::WeightShape {
+        name: key.name.clone(),
+        shape: format!("{:?}", source.shape()),
+        problem: problem.to_owned(),
+    }
+}
+
+/// Calls `take` with every part's rows and the number of rows before it; all parts together have `rows` rows.
+fn each_part(
+    key: &WeightKey,
+    source: &dyn WeightSource,
+    [rows, cols]: [usize; 2],
+    mut take: impl FnMut(&WeightPart, usize, usize) -> Result<(), BackendError>,
+) -> Result<(), BackendError> {
+    let row_bytes = source.dtype().row_bytes(cols).filter(|bytes| *bytes > 0);
+    let row_bytes = row_bytes.ok_or_else(|| wrong(key, source, "whose rows are not whole blocks"))?;
+    let mut before = 0;
+    for index in 0..source.part_count() {
+        let part = source
+            .part(index)
+            .map_err(|source| BackendError::ReadWeight { name: key.name.clone(), source })?;
+        let count = part.bytes.len() / row_bytes;
+        if !part.bytes.len().is_multiple_of(row_bytes) || before + count > rows {
+            return Err(wrong(key, source, "whose stored bytes are of another size"));
+        }
+        take(&part, before, row_bytes)?;
+        before += count;
+        drop(part);
+        source.release(index);
+    }
+    if before != rows {
+        return Err(wrong(key, source, "of which rows are missing"));
+    }
+    Ok(())
+}
+
+fn load_vector(
+    vectors: &mut Vectors,
+    key: &WeightKey,
+    source: &dyn WeightSource,
+    [_, rows, cols]: [usize; 3],
+) -> Result<u32, BackendError> {
+    let mut words = Vec::with_capacity(rows * cols);
+    let mut values = vec![0f32; cols];
+    each_part(key, source, [rows, cols], |part, _, row_bytes| {
+        for (row, stored) in part.bytes.chunks_exact(row_bytes).enumerate() {
+            let decoded = decode_row(source.dtype(), stored, &mut values);
+            decoded.map_err(|error| wrong(key, source, &error.to_string()))?;
+            let scale = part.row_scale(row);
+            words.extend(values.iter().map(|value| (value * scale).to_bits()));
+        }
+        Ok(())
+    })?;
+    Ok(vectors.add(words))
+}
+
+fn load_matrix(
+    device: &Device,
+    key: &WeightKey,
+    source: &dyn WeightSource,
+    form: Form,
+    dims: [usize; 3],
+) -> Result<Matrix, BackendError> {
+    let [experts, outputs, cols] = dims;
+    let rows = experts * outputs;
+    let shards = make_shards(device, key, form, dims)?;
+    let mut writer = Writer { device, shards: &shards, packed: Packed::default(), shard: 0, first: 0 };
+    each_part(key, source, [rows, cols], |part, before, row_bytes| {
+        for (index, stored) in part.bytes.chunks_exact(row_bytes).enumerate() {
+            let factor = part.row_scale(index);
+            let pushed = writer.push(before + index, source.dtype(), stored, cols, factor);
+            pushed.map_err(|problem| wrong(key, source, &problem))?;
+        }
+        Ok(())
+    })?;
+    writer.flush();
+    device.faults.check(&format!("loading weight `{}`", key.name))?;
+    Ok(Matrix { form, dims, shards })
+}
+
+/// Buffers for so many rows as fit each: all of them, whole experts, or rows of a matrix.
+fn make_shards(
+    device: &Device,
+    key: &WeightKey,
+    form: Form,
+    [experts, outputs, cols]: [usize; 3],
+) -> Result<Vec<Shard>, BackendError> {
+    let unit = if experts > 1 { outputs } else { 1 };
+    let limit = usize::try_from(device.shard_bytes()).unwrap_or(usize::MAX);
+    let rows = experts * outputs;
+    // Parts end on multiples of 16 bytes.
+    let row_bytes = Layout::row_bytes(form, cols);
+    let at_once = limit.saturating_sub(64) / row_bytes / unit * unit;
+    if at_once == 0 {
+        let what = if experts > 1 { "an expert" } else { "a row" };
+        let what = format!("{what} of weight `{}`, of which this device binds {limit} at most", key.name);
+        return Err(out_of_memory(&what, (row_bytes * unit) as u64));
+    }
+    let what = format!("weight `{}`", key.name);
+    let shard = |first: usize| {
+        let rows = first..(first + at_once).min(rows);
+        let layout = Layout::new(form, rows.len(), cols);
+        Ok(Shard { buffer: device.storage(layout.words * 4, &what)?, rows, layout })
+    };
+    (0..rows).step_by(at_once).map(shard).collect()
+}
+
+/// Packs rows and writes them some at a time.
+struct Writer<'a> {
+    device: &'a Device,
+    shards: &'a [Shard],
+    packed: Packed,
+    /// The shard that is being filled.
+    shard: usize,
+    /// The first packed row, in the shard.
+    first: usize,
+}
+
+impl Writer<'_> {
+    fn push(
+        &mut self,
+        row: usize,
+        dtype: DType,
+        stored: &[u8],
+        cols: usize,
+        factor: f32,
+    ) -> Result<(), String> {
+        if row >= self.shards[self.shard].rows.end {
+            self.flush();
+            (self.shard, self.first) = (self.shard + 1, 0);
+        }
+        let layout = self.shards[self.shard].layout;
+        self.packed.push(&layout, dtype, stored, cols, factor)?;
+        if self.packed.codes.len() >= WORDS_AT_ONCE {
+            self.flush();
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        let Shard { buffer, layout, .. } = &self.shards[self.shard];
+        let Packed { codes, scales, supers, factors } = std::mem::take(&mut self.packed);
+        let first = self.first;
+        let parts = [
+            (0, layout.row_words(), codes),
+            (layout.scales, layout.scale_words, scales),
+            (layout.supers, layout.super_words, supers),
+            (layout.factors, 1, factors),
+        ];
+        for (start, row_words, words) in &parts {
+            self.device.write(buffer, (start + first * row_words) as u64, words);
+        }
+        self.first += parts[3].2.len();
+        self.device.flush();
+    }
+}
