@@ -1,7 +1,7 @@
 //! `cargo xtask web`: the browser package, and the static site made of it and of the server's page.
 //!
 //! ```text
-//! crates/web ─cargo─▶ wasm ─web/bindgen─▶ JavaScript ─wasm-opt─▶ web/dist ◀─tsc─ web/src
+//! crates/web ─cargo─▶ wasm ─web/bindgen─▶ web/dist ◀─tsc─ web/src
 //! web/dist, crates/server/page, web/site, the built-in model ─▶ target/web/site
 //! web/dist ─npm pack─▶ target/web/*.tgz
 //! ```
@@ -45,36 +45,29 @@ fn run(command: &mut Command, remedy: &str) -> Result<()> {
 /// The wasm module and the JavaScript around it.
 fn core(root: &Path) -> Result<()> {
     let target = root.join("target/wasm");
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(&cargo);
+    let mut build = Command::new("cargo");
     build.current_dir(root).args(["build", "--locked", "--profile", "web", "--package", "mambo-web"]);
     build.args(["--target", TARGET, "--config", RUSTFLAGS, "--target-dir"]).arg(&target);
     run(&mut build, "`rustup target add wasm32-unknown-unknown` brings the target")?;
     let module = target.join(TARGET).join("web/mambo_web.wasm");
     let folder = root.join("web/dist/core");
     std::fs::create_dir_all(&folder)?;
-    let mut bindgen = Command::new(&cargo);
+    let mut bindgen = Command::new("cargo");
     bindgen.current_dir(root).args(["run", "--quiet", "--release", "--locked", "--manifest-path"]);
     bindgen.arg("web/bindgen/Cargo.toml").arg("--target-dir").arg(root.join("target/bindgen"));
     bindgen.arg("--").arg(&module).arg(&folder);
     run(&mut bindgen, "its version of wasm-bindgen must be the one in Cargo.lock: see web/bindgen/Cargo.toml")
 }
 
-/// TypeScript to JavaScript, the module made smaller, all of it packed as npm takes it.
+/// TypeScript to JavaScript, all of it packed as npm takes it.
 fn package(root: &Path) -> Result<()> {
     let web = root.join("web");
     let remedy = "Node 20.19 or newer with npm is needed";
     if !web.join("node_modules/typescript").is_dir() {
         run(Command::new("npm").current_dir(&web).args(["ci", "--no-audit", "--no-fund"]), remedy)?;
     }
-    let tool = |name: &str| {
-        let mut command = Command::new("node");
-        command.current_dir(&web).arg(web.join("node_modules").join(name));
-        command
-    };
-    run(tool("typescript/bin/tsc").args(["--project", "."]), remedy)?;
-    let module = "dist/core/core_bg.wasm";
-    run(tool("binaryen/bin/wasm-opt").args(["-O3", "--all-features", module, "-o", module]), remedy)?;
+    let compiler = web.join("node_modules/typescript/bin/tsc");
+    run(Command::new("node").current_dir(&web).arg(compiler).args(["--project", "."]), remedy)?;
     let packed = root.join("target/web");
     std::fs::create_dir_all(&packed)?;
     run(

@@ -13,6 +13,7 @@
 
 mod conversation;
 mod described;
+mod embedding;
 mod error;
 mod generate;
 pub mod gguf_text;
@@ -29,6 +30,7 @@ mod view;
 
 pub use conversation::Conversation;
 pub use described::{Described, TypeTable};
+pub use embedding::unit_vector;
 pub use error::RuntimeError;
 pub use generate::{GenerateEvent, GenerateOptions, generate};
 pub use load::{DEFAULT_CONTEXT, DEFAULT_STEP_TOKENS, LoadEvent, LoadOptions};

@@ -8,7 +8,9 @@ use mambo_engine::{
     Snapshot,
 };
 use mambo_kernel::Wait;
-use mambo_runtime::{Model, ModelText, Piece, Prompt, RuntimeError, TokenPieces, live_view, watch_engine};
+use mambo_runtime::{
+    Model, ModelText, Piece, Prompt, RuntimeError, TokenPieces, live_view, unit_vector, watch_engine,
+};
 use mambo_text::{CallDialect, StopStrings};
 use serde_json::{Value, json};
 
@@ -270,7 +272,9 @@ impl Session {
                 }
             }
             Event::Embedding { row, .. } => {
-                self.events.push(json!({"id": id, "type": "embedding", "values": unit_vector(row)}));
+                let all = row.len();
+                let values = unit_vector(row, all);
+                self.events.push(json!({"id": id, "type": "embedding", "values": values}));
             }
             Event::Snapshot { snapshot, .. } => {
                 let tokens = snapshot.tokens().len();
@@ -347,13 +351,4 @@ impl Answer {
         }
         false
     }
-}
-
-/// A row divided by its length, as the server's embeddings are.
-fn unit_vector(mut row: Vec<f32>) -> Vec<f32> {
-    let length = row.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
-    if length > 0.0 {
-        row.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
-    }
-    row
 }
