@@ -213,7 +213,10 @@ export class HttpFile implements RangeFile {
           filled += taken;
           part = part.subarray(taken);
           if (filled < block.length) continue;
-          await this.store.write(run.next, block);
+          // Trying again would fail again.
+          await this.store.write(run.next, block).catch((error: Error) => {
+            throw new HttpError(error.message, 0);
+          });
           this.#counted.add(run.next);
           run.next += 1;
           this.#wake();
