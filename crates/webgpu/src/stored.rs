@@ -230,7 +230,7 @@ impl Packed {
         match dtype {
             DType::Q8_0 => {
                 for block in Q8_0::row(row) {
-                    let codes = block.qs.map(|code| code as u8);
+                    let codes = block.qs;
                     self.codes.extend(codes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)));
                     scales.push(half(block.d));
                 }
