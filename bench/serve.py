@@ -43,6 +43,8 @@ PATH = "/v1/chat/completions"
 SENTENCE = "The fox ran over the hill and met a bear. "
 # Streams beside each other in the measurements of schemas and of HTTP.
 BESIDE = 16
+# Gaps before and after a prompt that tell what is usual.
+NEAR = 200
 # Seconds between two looks of a client that only counts.
 PAUSE = 0.02
 
@@ -202,7 +204,8 @@ def stall_once(server, args, more, prompt):
         if not (before and beside and after):
             say(f"  the stream and the prompt did not overlap; the prompt took {end - begin:.1f} s")
             return None
-        usual = statistics.median(before) * 1e3
+        # A stream's gaps grow with its length: what is usual lies between those just before and just after.
+        usual = statistics.mean((statistics.median(before[-NEAR:]), statistics.median(after[:NEAR]))) * 1e3
         # The same stream on the same machine with nothing beside it: what the system alone does to its gaps.
         alone = tail((before + after)[-len(beside):] if len(beside) < len(before + after) else before + after)
         ratios = lambda gaps: {name[:-3]: value / usual for name, value in gaps.items()}
@@ -225,8 +228,8 @@ def ask_when_told(port, before):
 
 
 def stall(server, args, more):
-    """Gaps of a running stream while a long prompt is read, by its usual gap: the median before the prompt came. Beside
-    them the gaps of the same stream while nothing is read, because a system's scheduler makes worst gaps too. Gaps are
+    """Gaps of a running stream while a long prompt is read, by its usual gap: the mean of the medians just before and just
+    after. Beside them the gaps of the same stream while nothing is read, because a system's scheduler makes worst gaps too. Gaps are
     those between tokens as they leave the engine, where the server tells, and between what the client receives."""
     long = SENTENCE * sentences(server, args)
     # Nothing of a prompt has been read before.
