@@ -57,22 +57,35 @@ pub(crate) trait Coded: Send + Sync + 'static {
     fn zero<S: Simd>() -> i32 {
         if Self::MOVES_ZERO && S::CODE_ZERO == 128 { 128 } else { Self::ZERO }
     }
+    /// Unpacks what the tiles of a block share, once for all of them.
+    #[inline(always)]
+    fn shared<S: Simd>(_own: &[u8]) -> [S::F; 2] {
+        [S::zero(); 2]
+    }
     /// Unpacks a tile.
-    fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S>;
+    fn tile<S: Simd>(shared: [S::F; 2], tile: &[u8]) -> Tile<S>;
 }
 
-/// The shared part of the block of tile `t`, and the tile.
+/// The shared part of block `b`.
+///
+/// # Safety
+/// The panel has this block.
+#[inline(always)]
+unsafe fn own_of<C: Coded>(panel: &[u8], b: usize) -> &[u8] {
+    let own = b * C::BLOCK_BYTES;
+    // SAFETY: guaranteed by the caller.
+    unsafe { panel.get_unchecked(own..own + C::OWN_BYTES) }
+}
+
+/// Tile `j` of block `b`.
 ///
 /// # Safety
 /// The panel has this tile.
 #[inline(always)]
-unsafe fn block_and_tile<C: Coded>(panel: &[u8], t: usize) -> (&[u8], &[u8]) {
-    let block = t / C::TILES * C::BLOCK_BYTES;
-    let tile = block + C::OWN_BYTES + t % C::TILES * C::TILE_BYTES;
+unsafe fn tile_of<C: Coded>(panel: &[u8], b: usize, j: usize) -> &[u8] {
+    let tile = b * C::BLOCK_BYTES + C::OWN_BYTES + j * C::TILE_BYTES;
     // SAFETY: guaranteed by the caller.
-    unsafe {
-        (panel.get_unchecked(block..block + C::OWN_BYTES), panel.get_unchecked(tile..tile + C::TILE_BYTES))
-    }
+    unsafe { panel.get_unchecked(tile..tile + C::TILE_BYTES) }
 }
 
 /// Upper bound on the tiles of a panel.
@@ -108,10 +121,10 @@ impl<S: Simd> Tile<S> {
         Tile { codes, scale, other: minus_anchor::<S>(scale) }
     }
 
-    /// A tile with scale and minimum.
+    /// A tile with a scale, and a minimum that is divided by -128.
     #[inline(always)]
-    pub fn line(codes: [S::B; 8], scale: S::F, low: S::F) -> Self {
-        Tile { codes, scale, other: S::mul(low, S::splat(-1.0 / 128.0)) }
+    pub fn line(codes: [S::B; 8], scale: S::F, other: S::F) -> Self {
+        Tile { codes, scale, other }
     }
 }
 
@@ -153,6 +166,32 @@ impl Codes {
             Kind::Halves => S::fma(other, S::to_float(sums[1]), first),
             Kind::Line => S::fma(other, S::to_float(S::isplat(x.offset)), first),
         }
+    }
+
+    /// The sums of a tile with each row: of its halves, or the whole sum alone.
+    #[inline(always)]
+    fn sums<S: Simd, const R: usize>(self, tile: &Tile<S>, x: &[&Q8Block; R]) -> [[S::I; 2]; R] {
+        let mut sums = [[S::isplat(0); 2]; R];
+        each_row!(R, r, {
+            sums[r] = self.starts::<S>(x[r]);
+        });
+        // With one row a whole sum is two, so that the next step need not wait for the last one.
+        let in_two = R == 1 && self.kind != Kind::Halves;
+        // Rows are interleaved so that consecutive dot steps do not depend on each other.
+        for j in 0..8 {
+            let part = usize::from(if in_two { j % 2 == 1 } else { self.kind == Kind::Halves && j >= 4 });
+            each_row!(R, r, {
+                sums[r][part] = if self.zero == 128 {
+                    S::dot_wide(sums[r][part], tile.codes[j], x[r].codes[j])
+                } else {
+                    S::dot(sums[r][part], tile.codes[j], x[r].codes[j])
+                };
+            });
+        }
+        if in_two {
+            sums[0][0] = S::iadd(sums[0][0], sums[0][1]);
+        }
+        sums
     }
 
     /// Start values of the sums of a tile's halves, or of the whole sum alone.
@@ -219,9 +258,10 @@ impl<C: Coded> Format for CodedFormat<C> {
         let zero = if C::ZERO == 128 { 128 } else { S::CODE_ZERO };
         let shift = S::bsplat(if C::KIND == Kind::Line { 0 } else { (zero - C::zero::<S>()) as u8 });
         for (t, out) in slice.range.clone().zip(UnpackedTile::of(out)) {
+            let (b, j) = (t / C::TILES, t % C::TILES);
             // SAFETY: the panel has these tiles, as just asserted.
-            let (own, tile) = unsafe { block_and_tile::<C>(slice.panel, t) };
-            let tile = C::tile::<S>(own, tile);
+            let (own, tile) = unsafe { (own_of::<C>(slice.panel, b), tile_of::<C>(slice.panel, b, j)) };
+            let tile = C::tile::<S>(C::shared::<S>(own), tile);
             for j in 0..8 {
                 S::store_bytes(S::badd(tile.codes[j], shift), &mut out.codes[j]);
             }
@@ -260,34 +300,28 @@ impl<C: Coded> Format for CodedFormat<C> {
         assert!(x.iter().all(|x| x.len() == tiles) && panels.iter().all(|p| tiles <= tiles_of::<C>(p)));
         let codes = Codes { kind: C::KIND, zero: C::zero::<S>() };
         let mut acc = [[S::zero(); R]; N];
-        for t in 0..tiles {
+        for b in 0..tiles / C::TILES {
+            let mut shared = [[S::zero(); 2]; N];
             each_row!(N, p, {
                 // SAFETY: every panel has `tiles` tiles.
-                let (own, tile) = unsafe { block_and_tile::<C>(panels[p], t) };
-                fetch_ahead::<S>(tile, ahead);
-                let tile = C::tile::<S>(own, tile);
-                // SAFETY: every row has `tiles` blocks.
-                let x: [&Q8Block; R] = std::array::from_fn(|r| unsafe { x[r].get_unchecked(t) });
-                let mut sums = [[S::isplat(0); 2]; R];
-                each_row!(R, r, {
-                    sums[r] = codes.starts::<S>(x[r]);
-                });
-                // Rows are interleaved so that consecutive dot steps do not depend on each other.
-                for j in 0..8 {
-                    let half = usize::from(C::KIND == Kind::Halves && j >= 4);
-                    each_row!(R, r, {
-                        sums[r][half] = if C::zero::<S>() == 128 {
-                            S::dot_wide(sums[r][half], tile.codes[j], x[r].codes[j])
-                        } else {
-                            S::dot(sums[r][half], tile.codes[j], x[r].codes[j])
-                        };
-                    });
-                }
-                each_row!(R, r, {
-                    let inner = codes.inner::<S>([tile.scale, tile.other], sums[r], x[r]);
-                    acc[p][r] = S::fma(S::splat(x[r].scale), inner, acc[p][r]);
-                });
+                shared[p] = C::shared::<S>(unsafe { own_of::<C>(panels[p], b) });
             });
+            for j in 0..C::TILES {
+                // SAFETY: every row has `tiles` blocks.
+                let x: [&Q8Block; R] =
+                    std::array::from_fn(|r| unsafe { x[r].get_unchecked(b * C::TILES + j) });
+                each_row!(N, p, {
+                    // SAFETY: every panel has `tiles` tiles.
+                    let tile = unsafe { tile_of::<C>(panels[p], b, j) };
+                    fetch_ahead::<S>(tile, ahead);
+                    let tile = C::tile::<S>(shared[p], tile);
+                    let sums = codes.sums::<S, R>(&tile, &x);
+                    each_row!(R, r, {
+                        let inner = codes.inner::<S>([tile.scale, tile.other], sums[r], x[r]);
+                        acc[p][r] = S::fma(S::splat(x[r].scale), inner, acc[p][r]);
+                    });
+                });
+            }
         }
         acc
     }

@@ -79,8 +79,13 @@ impl Coded for Iq2Xxs {
     }
 
     #[inline(always)]
-    fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S> {
+    fn shared<S: Simd>(own: &[u8]) -> [S::F; 2] {
+        [S::load_f16(part(own, 0)), S::zero()]
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd>([d, _]: [S::F; 2], tile: &[u8]) -> Tile<S> {
         let (codes, share) = codes::<S>(tile);
-        Tile::whole(codes, S::mul(S::load_f16(part(own, 0)), share))
+        Tile::whole(codes, S::mul(d, share))
     }
 }

@@ -26,8 +26,13 @@ pub(crate) trait Line: Send + Sync + 'static {
     fn pack_scales(stored: &Self::Stored, j: usize, lane: usize, scales: &mut [u8]);
     /// The codes of its tile `j`.
     fn codes(stored: &Self::Stored, j: usize) -> [u8; TILE];
-    /// Scales and minima of a tile.
-    fn line<S: Simd>(own: &[u8], scales: &[u8]) -> (S::F, S::F);
+    /// What the tiles of a stored block share.
+    #[inline(always)]
+    fn shared<S: Simd>(_own: &[u8]) -> [S::F; 2] {
+        [S::zero(); 2]
+    }
+    /// Scales of a tile, and minima divided by -128, which is exact.
+    fn line<S: Simd>(shared: [S::F; 2], scales: &[u8]) -> (S::F, S::F);
 }
 
 /// An f16 scale and an f16 minimum per tile: `q4_1`, or `q5_1` with fifth bits.
@@ -59,8 +64,9 @@ macro_rules! single {
             }
 
             #[inline(always)]
-            fn line<S: Simd>(_own: &[u8], scales: &[u8]) -> (S::F, S::F) {
-                (S::load_f16(part(scales, 0)), S::load_f16(part(scales, 32)))
+            fn line<S: Simd>(_shared: [S::F; 2], scales: &[u8]) -> (S::F, S::F) {
+                let low = S::load_f16(part(scales, 32));
+                (S::load_f16(part(scales, 0)), S::mul(low, S::splat(-1.0 / 128.0)))
             }
         }
     };
@@ -97,10 +103,15 @@ macro_rules! nested {
             }
 
             #[inline(always)]
-            fn line<S: Simd>(own: &[u8], scales: &[u8]) -> (S::F, S::F) {
-                let (d, dmin) = (S::load_f16(part(own, 0)), S::load_f16(part(own, 32)));
-                let low = S::mul(dmin, S::load_u8(part(scales, 16)));
-                (S::mul(d, S::load_u8(part(scales, 0))), S::sub(S::zero(), low))
+            fn shared<S: Simd>(own: &[u8]) -> [S::F; 2] {
+                // A minimum is -dmin·min.
+                let dmin = S::load_f16(part(own, 32));
+                [S::load_f16(part(own, 0)), S::mul(dmin, S::splat(1.0 / 128.0))]
+            }
+
+            #[inline(always)]
+            fn line<S: Simd>([d, dmin]: [S::F; 2], scales: &[u8]) -> (S::F, S::F) {
+                (S::mul(d, S::load_u8(part(scales, 0))), S::mul(dmin, S::load_u8(part(scales, 16))))
             }
         }
     };
@@ -140,12 +151,17 @@ impl<L: Line> Coded for LineFormat<L> {
     }
 
     #[inline(always)]
-    fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S> {
+    fn shared<S: Simd>(own: &[u8]) -> [S::F; 2] {
+        L::shared::<S>(own)
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd>(shared: [S::F; 2], tile: &[u8]) -> Tile<S> {
         let mut codes = nibbles::<S>(&tile[Self::NIBBLES_AT..]);
         if L::FIFTH {
             codes = widen::<S>(codes, S::load_bytes(part(tile, L::SCALES.1)));
         }
-        let (scale, low) = L::line::<S>(own, tile);
-        Tile::line(codes, scale, low)
+        let (scale, other) = L::line::<S>(shared, tile);
+        Tile::line(codes, scale, other)
     }
 }

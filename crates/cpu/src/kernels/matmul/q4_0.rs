@@ -24,7 +24,7 @@ impl Coded for Q4_0 {
     }
 
     #[inline(always)]
-    fn tile<S: Simd>(_own: &[u8], tile: &[u8]) -> Tile<S> {
+    fn tile<S: Simd>(_shared: [S::F; 2], tile: &[u8]) -> Tile<S> {
         let (codes, d) = (&tile[32..], S::load_f16(part(tile, 0)));
         if Self::zero::<S>() == 128 {
             return Tile::whole(upper_nibbles::<S>(codes), S::mul(d, S::splat(1.0 / 16.0)));

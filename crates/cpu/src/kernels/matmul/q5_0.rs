@@ -50,7 +50,7 @@ impl Coded for Q5_0 {
     }
 
     #[inline(always)]
-    fn tile<S: Simd>(_own: &[u8], tile: &[u8]) -> Tile<S> {
+    fn tile<S: Simd>(_shared: [S::F; 2], tile: &[u8]) -> Tile<S> {
         let codes = widen::<S>(nibbles::<S>(&tile[96..]), S::load_bytes(part(tile, 32)));
         Tile::whole(codes, S::load_f16(part(tile, 0)))
     }

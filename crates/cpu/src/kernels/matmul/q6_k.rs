@@ -52,10 +52,14 @@ impl Coded for Q6K {
     }
 
     #[inline(always)]
-    fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S> {
+    fn shared<S: Simd>(own: &[u8]) -> [S::F; 2] {
+        [S::load_f16(part(own, 0)), S::zero()]
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd>([d, _]: [S::F; 2], tile: &[u8]) -> Tile<S> {
         let bits = &tile[32..];
         let codes = widen::<S>(nibbles::<S>(&tile[160..]), load::<S>(bits, 0), load::<S>(bits, 1));
-        let d = S::load_f16(part(own, 0));
         let scale = S::mul(d, S::load_i8(part(tile, 0)));
         Tile { codes, scale, other: S::mul(d, S::load_i8(part(tile, 16))) }
     }

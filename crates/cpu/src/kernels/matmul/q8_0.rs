@@ -25,7 +25,7 @@ impl Coded for Q8_0 {
     }
 
     #[inline(always)]
-    fn tile<S: Simd>(_own: &[u8], tile: &[u8]) -> Tile<S> {
+    fn tile<S: Simd>(_shared: [S::F; 2], tile: &[u8]) -> Tile<S> {
         let mut codes = [S::bsplat(0); 8];
         for (j, codes) in codes.iter_mut().enumerate() {
             *codes = load::<S>(&tile[32..], j);

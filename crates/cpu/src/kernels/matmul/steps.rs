@@ -27,8 +27,13 @@ pub(crate) trait Steps: Send + Sync + 'static {
     fn pack_scale(stored: &Self::Stored, j: usize, lane: usize, scales: &mut [u8]);
     /// The nibbles of its tile `j`.
     fn stored_nibbles(stored: &Self::Stored, j: usize) -> &[u8; 16];
+    /// What the tiles of a stored block share.
+    #[inline(always)]
+    fn shared<S: Simd>(_own: &[u8]) -> [S::F; 2] {
+        [S::zero(); 2]
+    }
     /// Scales of a tile.
-    fn scale<S: Simd>(own: &[u8], scales: &[u8]) -> S::F;
+    fn scale<S: Simd>(shared: [S::F; 2], scales: &[u8]) -> S::F;
 }
 
 /// The table values plus a zero point that makes all of them unsigned bytes.
@@ -63,7 +68,7 @@ impl Steps for Iq4Nl {
     }
 
     #[inline(always)]
-    fn scale<S: Simd>(_own: &[u8], scales: &[u8]) -> S::F {
+    fn scale<S: Simd>(_shared: [S::F; 2], scales: &[u8]) -> S::F {
         S::load_f16(part(scales, 0))
     }
 }
@@ -94,8 +99,13 @@ impl Steps for Iq4Xs {
     }
 
     #[inline(always)]
-    fn scale<S: Simd>(own: &[u8], scales: &[u8]) -> S::F {
-        S::mul(S::load_f16(part(own, 0)), S::load_i8(part(scales, 0)))
+    fn shared<S: Simd>(own: &[u8]) -> [S::F; 2] {
+        [S::load_f16(part(own, 0)), S::zero()]
+    }
+
+    #[inline(always)]
+    fn scale<S: Simd>([d, _]: [S::F; 2], scales: &[u8]) -> S::F {
+        S::mul(d, S::load_i8(part(scales, 0)))
     }
 }
 
@@ -130,7 +140,7 @@ impl Steps for Mxfp4 {
     }
 
     #[inline(always)]
-    fn scale<S: Simd>(_own: &[u8], scales: &[u8]) -> S::F {
+    fn scale<S: Simd>(_shared: [S::F; 2], scales: &[u8]) -> S::F {
         S::load_bf16(part(scales, 0))
     }
 }
@@ -157,7 +167,12 @@ impl<T: Steps> Coded for StepFormat<T> {
     }
 
     #[inline(always)]
-    fn tile<S: Simd>(own: &[u8], tile: &[u8]) -> Tile<S> {
+    fn shared<S: Simd>(own: &[u8]) -> [S::F; 2] {
+        T::shared::<S>(own)
+    }
+
+    #[inline(always)]
+    fn tile<S: Simd>(shared: [S::F; 2], tile: &[u8]) -> Tile<S> {
         let shift = (Self::zero::<S>() - T::ZERO) as u8;
         let mut table = T::TABLE;
         for step in &mut table {
@@ -168,7 +183,7 @@ impl<T: Steps> Coded for StepFormat<T> {
         for codes in &mut codes {
             *codes = S::blook_up(&table, *codes);
         }
-        Tile::whole(codes, T::scale::<S>(own, tile))
+        Tile::whole(codes, T::scale::<S>(shared, tile))
     }
 }
 
