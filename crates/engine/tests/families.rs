@@ -8,8 +8,9 @@ use loaded::{On, Setup, family_folder as folder, load_folder};
 
 /// Every case and how far its logits may be off.
 #[rustfmt::skip]
-const CASES: [(&str, f32); 33] = [
+const CASES: [(&str, f32); 35] = [
     ("llama", 1e-3), ("llama-hub", 1e-3), ("mistral", 1e-3), ("mistral-hub", 1e-3),
+    ("smollm3", 1e-3), ("smollm3-hub", 1e-3),
     ("qwen2", 1e-3), ("qwen2-hub", 1e-3), ("qwen3", 1e-3), ("qwen3-hub", 1e-3),
     ("qwen3-moe", 1e-3), ("qwen3-moe-hub", 1e-3),
     ("gemma3", 5e-4), ("gemma3-hub", 5e-4), ("gemma3-nested-hub", 5e-4),

@@ -43,6 +43,7 @@ presets! {
     "ultra": "Nemotron 3 Ultra 550B-A55B, latent experts, with MTP head",
     "smollm2-135m": "SmolLM2 135M",
     "smollm2-1.7b": "SmolLM2 1.7B",
+    "smollm3-3b": "SmolLM3 3B",
     "llama-3.2-1b": "Llama 3.2 1B",
     "llama-3.2-3b": "Llama 3.2 3B",
     "llama-3.1-8b": "Llama 3.1 8B",

@@ -167,7 +167,7 @@ fn impossible_files_are_refused_in_a_sentence() {
         edited(|f| reshape(f, "token_embd.weight", &[0, 256])),
     ];
     expect![[r#"
-        m.gguf: architecture `gpt2` is not supported; use a checkpoint of one of these: nemotron_h, nemotron_h_puzzle, nemotron_h_moe, llama, mistral, qwen2, qwen3, qwen3_moe, qwen3moe, gemma3_text, gemma3, gpt_oss, gpt-oss, granitemoehybrid, granitehybrid, granite, granitemoe, falcon_h1, falcon-h1, bamba, mamba2, lfm2, lfm2_moe, lfm2moe, qwen3_next, qwen3_5_text, qwen3_5_moe_text, qwen3next, qwen35, qwen35moe
+        m.gguf: architecture `gpt2` is not supported; use a checkpoint of one of these: nemotron_h, nemotron_h_puzzle, nemotron_h_moe, llama, mistral, smollm3, qwen2, qwen3, qwen3_moe, qwen3moe, gemma3_text, gemma3, gpt_oss, gpt-oss, granitemoehybrid, granitehybrid, granite, granitemoe, falcon_h1, falcon-h1, bamba, mamba2, lfm2, lfm2_moe, lfm2moe, qwen3_next, qwen3_5_text, qwen3_5_moe_text, qwen3next, qwen35, qwen35moe
         m.gguf: metadata key `general.architecture` is missing; convert the file again with a current converter
         m.gguf: `nemotron_h_moe.block_count` is 9000000, more than 1024; convert the model again with a current converter
         m.gguf: `blk.15` has none of ssm_in, attn_q, ffn_gate_inp and ffn_up, so what it computes is unknown; convert the model again with a current converter

@@ -56,6 +56,7 @@ fn published_numbers() {
     assert_eq!(total("nano-12b-v2").total, 12_310_001_152);
     let others = [
         ("smollm2-135m", 134_515_008),
+        ("smollm3-3b", 3_075_098_624),
         ("llama-3.2-1b", 1_235_814_400),
         ("llama-3.1-8b", 8_030_261_248),
         ("mistral-7b", 7_248_023_552),

@@ -18,6 +18,7 @@ mod qwen2;
 mod qwen3;
 mod qwen3_next;
 pub(crate) mod reading;
+mod smollm3;
 pub(crate) mod spelling;
 
 use serde_json::Value;
@@ -79,6 +80,7 @@ pub(crate) type WriteGguf = fn(&ModelSpec) -> (&'static str, Keys);
 pub static FAMILIES: &[&Family] = &[
     &nemotron_h::FAMILY,
     &llama::FAMILY,
+    &smollm3::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
     &gemma3::FAMILY,
