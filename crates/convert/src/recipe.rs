@@ -1,7 +1,7 @@
 //! How each tensor of a file is stored: a default type, rules for some weights, and what happens where a
 //! type does not divide a row. Must not know values.
 
-use mambo_model::ModelSpec;
+use mambo_model::{ModelSpec, Part, Weight};
 use mambo_runtime::TypeTable;
 use mambo_tensor::DType;
 
@@ -130,9 +130,26 @@ impl Recipe {
         let place = if container == Container::Safetensors { " in a safetensors folder" } else { "" };
         let mut assumption = format!("as if quantised to {}{place}", self.name);
         layout.notes.iter().for_each(|note| assumption += &format!("; {note}"));
-        let rows = layout.tensors.iter().map(|t| (t.weight.clone(), t.encoding(), t.bytes()));
+        let mut rows: Vec<(String, DType, u64)> = Vec::new();
+        for tensor in &layout.tensors {
+            rows.push((tensor.weight.clone(), tensor.encoding(), tensor.bytes()));
+            // The bytes of both are the first one's.
+            rows.extend(tensor.second.clone().map(|second| (second, tensor.encoding(), 0)));
+        }
+        let weights = spec.weights();
+        rows.extend(weights.iter().filter_map(|weight| unwritten(weight, &layout)));
         Ok(TypeTable::new(rows, Some(assumption)))
     }
+}
+
+/// Type and bytes of a weight that a model has and a file leaves out: a constant, or the embedding once more as head.
+fn unwritten(weight: &Weight, layout: &Layout) -> Option<(String, DType, u64)> {
+    let row = |dtype, bytes| Some((weight.name.clone(), dtype, bytes));
+    if weight.constant.is_some() {
+        return row(DType::F32, 4 * weight.shape.iter().product::<usize>() as u64);
+    }
+    let embed = layout.tensors.iter().find(|tensor| tensor.part == Part::Embed)?;
+    if weight.part == Part::TiedHead { row(embed.encoding(), embed.bytes()) } else { None }
 }
 
 /// The type of that name.
@@ -164,6 +181,7 @@ fn names(weights: &[&str], layers: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mambo_model::Place;
 
     #[test]
     fn types_that_do_not_divide_are_replaced_and_reported() {
@@ -172,6 +190,19 @@ mod tests {
         let head = layout.tensors.iter().find(|t| t.name == "output.weight").unwrap();
         assert_eq!(head.dtype, DType::IQ4_NL, "3136 is no multiple of 256");
         assert!(layout.notes.iter().any(|n| n.contains("iq4_nl instead of q4_k")), "{:?}", layout.notes);
+    }
+
+    #[test]
+    fn every_weight_of_a_trunk_has_a_type() {
+        for preset in mambo_model::PRESETS {
+            let spec = preset.spec().unwrap();
+            let types =
+                Recipe::named("q4_k_m", Container::Gguf).unwrap().types(&spec, Container::Gguf).unwrap();
+            for weight in spec.weights() {
+                let is_trunk = matches!(weight.place, Place::Model | Place::Layer(_));
+                assert!(!is_trunk || types.dtype(&weight.name).is_some(), "{}: {}", preset.name, weight.name);
+            }
+        }
     }
 
     #[test]
