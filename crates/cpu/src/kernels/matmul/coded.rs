@@ -168,61 +168,30 @@ impl Codes {
         }
     }
 
-    /// A tile's products with a few rows, without the rows' scales.
+    /// The sums of a tile with each row: of its halves, or the whole sum alone.
     #[inline(always)]
-    fn inners<S: Simd, const R: usize>(self, tile: &Tile<S>, x: &[&Q8Block; R]) -> [S::F; R] {
+    fn sums<S: Simd, const R: usize>(self, tile: &Tile<S>, x: &[&Q8Block; R]) -> [[S::I; 2]; R] {
         let mut sums = [[S::isplat(0); 2]; R];
-        let mut inner = [S::zero(); R];
         each_row!(R, r, {
-            sums[r][0] = self.starts::<S>(x[r])[0];
+            sums[r] = self.starts::<S>(x[r]);
         });
-        if self.kind == Kind::Halves {
-            // One half after the other: the sums of both would not stay in registers.
-            self.add_steps::<S, R, 0, 4, 1>(tile, x, &mut sums, 0);
+        // With one row a whole sum is two, so that the next step need not wait for the last one.
+        let in_two = R == 1 && self.kind != Kind::Halves;
+        // Rows are interleaved so that consecutive dot steps do not depend on each other.
+        for j in 0..8 {
+            let part = usize::from(if in_two { j % 2 == 1 } else { self.kind == Kind::Halves && j >= 4 });
             each_row!(R, r, {
-                inner[r] = S::mul(tile.scale, S::to_float(sums[r][0]));
-                sums[r][1] = self.starts::<S>(x[r])[1];
-            });
-            self.add_steps::<S, R, 4, 8, 1>(tile, x, &mut sums, 1);
-            each_row!(R, r, {
-                inner[r] = S::fma(tile.other, S::to_float(sums[r][1]), inner[r]);
-            });
-            return inner;
-        }
-        if R == 1 {
-            // In two sums, so that a step need not wait for the one before.
-            self.add_steps::<S, R, 0, 8, 2>(tile, x, &mut sums, 0);
-            self.add_steps::<S, R, 1, 8, 2>(tile, x, &mut sums, 1);
-            sums[0][0] = S::iadd(sums[0][0], sums[0][1]);
-        } else {
-            self.add_steps::<S, R, 0, 8, 1>(tile, x, &mut sums, 0);
-        }
-        each_row!(R, r, {
-            inner[r] = self.inner::<S>([tile.scale, tile.other], sums[r], x[r]);
-        });
-        inner
-    }
-
-    /// Adds every `BY`th dot step to a sum of each row. Rows are interleaved so that consecutive steps do not depend on
-    /// each other.
-    #[inline(always)]
-    fn add_steps<S: Simd, const R: usize, const FROM: usize, const TO: usize, const BY: usize>(
-        self,
-        tile: &Tile<S>,
-        x: &[&Q8Block; R],
-        sums: &mut [[S::I; 2]; R],
-        which: usize,
-    ) {
-        for j in (FROM..TO).step_by(BY) {
-            each_row!(R, r, {
-                let (sum, codes) = (sums[r][which], x[r].codes[j]);
-                sums[r][which] = if self.zero == 128 {
-                    S::dot_wide(sum, tile.codes[j], codes)
+                sums[r][part] = if self.zero == 128 {
+                    S::dot_wide(sums[r][part], tile.codes[j], x[r].codes[j])
                 } else {
-                    S::dot(sum, tile.codes[j], codes)
+                    S::dot(sums[r][part], tile.codes[j], x[r].codes[j])
                 };
             });
         }
+        if in_two {
+            sums[0][0] = S::iadd(sums[0][0], sums[0][1]);
+        }
+        sums
     }
 
     /// Start values of the sums of a tile's halves, or of the whole sum alone.
@@ -234,9 +203,8 @@ impl Codes {
             Kind::Whole if self.is_anchored::<S>() => [S::isplat(x.start), none],
             Kind::Whole => [start::<S>(self.zero, x.offset), none],
             Kind::Halves => {
-                // Multiples of 128, so that shifting the difference shifts both.
-                let second = x.offset.wrapping_sub(x.half_offset);
-                [start::<S>(self.zero, x.half_offset), start::<S>(self.zero, second)]
+                let first = start::<S>(self.zero, x.half_offset);
+                [first, S::isub(start::<S>(self.zero, x.offset), first)]
             }
         }
     }
@@ -347,9 +315,10 @@ impl<C: Coded> Format for CodedFormat<C> {
                     let tile = unsafe { tile_of::<C>(panels[p], b, j) };
                     fetch_ahead::<S>(tile, ahead);
                     let tile = C::tile::<S>(shared[p], tile);
-                    let inner = codes.inners::<S, R>(&tile, &x);
+                    let sums = codes.sums::<S, R>(&tile, &x);
                     each_row!(R, r, {
-                        acc[p][r] = S::fma(S::splat(x[r].scale), inner[r], acc[p][r]);
+                        let inner = codes.inner::<S>([tile.scale, tile.other], sums[r], x[r]);
+                        acc[p][r] = S::fma(S::splat(x[r].scale), inner, acc[p][r]);
                     });
                 });
             }
