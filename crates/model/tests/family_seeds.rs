@@ -15,7 +15,7 @@ use mambo_model::{BuildOptions, FAMILIES, ModelError, ModelSpec, bind, describe}
 use serde_json::{Map, Value, json};
 
 /// Fixtures whose configs have most to say, at least one of each family.
-const TAKEN: [&str; 15] = [
+const TAKEN: [&str; 16] = [
     "bamba",
     "falcon-h1",
     "gemma3",
@@ -31,6 +31,7 @@ const TAKEN: [&str; 15] = [
     "qwen3-moe",
     "qwen3-next-hub",
     "qwen3-5-hub",
+    "smollm3-hub",
 ];
 const ROUNDS: u64 = 300;
 
