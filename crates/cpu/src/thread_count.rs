@@ -112,15 +112,22 @@ impl Trials {
         }
         if self.steps == self.until {
             self.choose();
+        } else if self.until == TRY_EVERY && self.best() != self.current {
+            // Something else runs on the machine now: steps with this number take longer than another's did.
+            (self.current, self.steps) = (self.best(), 0);
         }
+    }
+
+    /// The number that took the least; what was not tried yet counts as best.
+    fn best(&self) -> usize {
+        let seconds = |index: &usize| self.times[*index].1.unwrap_or(0.0);
+        let all = 0..self.times.len();
+        all.min_by(|a, b| seconds(a).total_cmp(&seconds(b))).expect("one number is there")
     }
 
     /// The best number after a trial, and another one for a trial after that.
     fn choose(&mut self) {
-        let seconds = |index: &usize| self.times[*index].1.unwrap_or(0.0);
-        let all = 0..self.times.len();
-        // What was not tried yet counts as best.
-        let best = all.min_by(|a, b| seconds(a).total_cmp(&seconds(b))).expect("one number is there");
+        let best = self.best();
         let is_tried = self.times[best].1.is_some();
         (self.current, self.until) = match self.until == TRIAL && is_tried {
             true => (best, TRY_EVERY),
