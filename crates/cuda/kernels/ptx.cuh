@@ -84,6 +84,28 @@ DEVICE void load_streamed1(u32* to, const void* from) {
     asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
 }
 
+// Words that other blocks of this kernel, or a kernel that has not been waited for but has ended, wrote.
+DEVICE u32 load_fresh(const void* from) {
+    u32 word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+
+DEVICE void load_fresh4(u32* to, const void* from) {
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(from)
+                 : "memory");
+}
+
+// Counts an arrival; how many were there before. What this thread saw written before it arrived, those who find its
+// arrival counted may read.
+DEVICE u32 count_arrival(u32* count) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
+    return before;
+}
+
 DEVICE u32 shared_address(const void* at) {
     return (u32)__cvta_generic_to_shared(at);
 }

@@ -80,6 +80,20 @@ DEVICE void load_streamed1(u32* to, const void* from) {
     emulated_load(to, from, 1);
 }
 
+DEVICE u32 load_fresh(const void* from) {
+    u32 word;
+    emulated_load(&word, from, 1);
+    return word;
+}
+
+DEVICE void load_fresh4(u32* to, const void* from) {
+    emulated_load(to, from, 4);
+}
+
+DEVICE u32 count_arrival(u32* count) {
+    return (*count)++;
+}
+
 DEVICE u32 shared_address(const void* at) {
     return emulated::shared_address(at);
 }
