@@ -49,6 +49,13 @@ DEVICE u32 bf16_pair(float first, float second) {
     return pair;
 }
 
+// (value & mask) | bits in one instruction, which compilers make two of where both are constants.
+DEVICE u32 mask_and_set(u32 value, u32 mask, u32 bits) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(value), "r"(mask), "r"(bits));
+    return result;
+}
+
 DEVICE u32 f16x2_add(u32 a, u32 b) {
     u32 sum;
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
@@ -58,6 +65,19 @@ DEVICE u32 f16x2_add(u32 a, u32 b) {
 DEVICE u32 f16x2_mul(u32 a, u32 b) {
     u32 product;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+}
+
+// Both halves of a times one half of b.
+template <int HALF>
+DEVICE u32 f16x2_mul_half(u32 a, u32 b) {
+    u32 product;
+    if (HALF == 0)
+        asm("{\n\t.reg .b16 low, high;\n\t.reg .b32 both;\n\tmov.b32 {low, high}, %2;\n\tmov.b32 both, {low, low};\n\t"
+            "mul.rn.f16x2 %0, %1, both;\n\t}" : "=r"(product) : "r"(a), "r"(b));
+    else
+        asm("{\n\t.reg .b16 low, high;\n\t.reg .b32 both;\n\tmov.b32 {low, high}, %2;\n\tmov.b32 both, {high, high};\n\t"
+            "mul.rn.f16x2 %0, %1, both;\n\t}" : "=r"(product) : "r"(a), "r"(b));
     return product;
 }
 
