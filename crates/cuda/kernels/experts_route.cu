@@ -1,7 +1,8 @@
 // First kernel of a fused layer of experts: norm and rounding of the rows, the router's logits, and the choice of experts.
 //
 // A block has OUTPUTS of the router's outputs, whose weights it has in shared memory before its inputs are ready, and every
-// gridDim.y-th row, which it norms by itself. The last block to end chooses, and groups the chosen pairs by expert.
+// gridDim.y-th row, which it norms by itself; one block more rounds the rows. The last block to end chooses, and groups the
+// chosen pairs by expert.
 // The arithmetic is that of rms_norm, of matmul_plain and of moe_route.
 // Bytes: the router once per gridDim.y, from L2 after the first. FLOPs: 2 per weight and row.
 #include "moe_choice.cuh"
@@ -29,12 +30,13 @@ DEVICE u32 scan(u32 value, u32 lane) {
     return value;
 }
 
-// Norms a row into shared memory, f32 with zeros up to whole lanes; one of the blocks that do so writes it down, rounded,
+// Norms a row into shared memory, f32 with zeros up to whole lanes; the block that has no outputs writes it down, rounded,
 // and what was normed, because its memory may be used again before it is added at the end.
 DEVICE void norm_row(const ExpertsRouteParams& p, const HeldRow<THREADS>& weight, u32 row, float* x, float (*scratch)[WARPS]) {
     HeldRow<THREADS> values;
     values.load(f32_row(p.x, row), p.cols);
-    if (blockIdx.x == 0)
+    bool rounds = blockIdx.x + 1 == gridDim.x;
+    if (rounds)
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
             u32 col = threadIdx.x + i * THREADS;
@@ -47,7 +49,7 @@ DEVICE void norm_row(const ExpertsRouteParams& p, const HeldRow<THREADS>& weight
         values.values[i] = values.values[i] * factor * weight.values[i];
         if (col < p.padded_cols) x[col] = values.values[i];
     }
-    if (blockIdx.x == 0) round_row<THREADS>(values, x, p.cols, p.rounded + (u64)row * p.rounded_stride, ROUNDED_F16, scratch[1]);
+    if (rounds) round_row<THREADS>(values, x, p.cols, p.rounded + (u64)row * p.rounded_stride, ROUNDED_F16, scratch[1]);
 }
 
 // The product of a row with a router's output, in every lane.

@@ -28,11 +28,8 @@ DEVICE u64 candidate(u32 key, u32 index) {
 }
 
 DEVICE u64 warp_best(u64 value) {
-    for (int distance = 16; distance > 0; distance >>= 1) {
-        u64 other = __shfl_xor_sync(ALL_LANES, value, distance);
-        value = other > value ? other : value;
-    }
-    return value;
+    u32 key = __reduce_max_sync(ALL_LANES, (u32)(value >> 32));
+    return (u64)key << 32 | __reduce_max_sync(ALL_LANES, (u32)(value >> 32) == key ? (u32)value : 0u);
 }
 
 // Takes the best of the candidates in all lanes away and returns its index.
