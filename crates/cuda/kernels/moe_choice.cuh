@@ -91,9 +91,16 @@ struct Choice {
     }
 };
 
+// The values of a warp's lanes: that of expert lane + 32·i, where there is one.
+DEVICE void load_experts(float (&values)[SLOTS], const float* from, float otherwise) {
+    u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < SLOTS; i++) values[i] = lane + 32 * i < EXPERTS ? from[lane + 32 * i] : otherwise;
+}
+
 // Chooses by score[i], the logit of expert lane + 32·i, minus infinity where there is none; returns what the weights are
 // divided by.
-DEVICE float choose_experts(float (&score)[SLOTS], const float* bias, Choice& choice, u32 lane) {
+DEVICE float choose_experts(float (&score)[SLOTS], const float (&bias)[SLOTS], Choice& choice, u32 lane) {
     float largest = __uint_as_float(0xff800000u), sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < SLOTS; i++) largest = fmaxf(largest, score[i]);
@@ -113,7 +120,7 @@ DEVICE float choose_experts(float (&score)[SLOTS], const float* bias, Choice& ch
         if (expert >= EXPERTS) continue;
         if (SOFTMAX) score[i] = __fdiv_rn(score[i], sum);
         choice.scores[expert] = score[i];
-        u32 key = order_key(__fadd_rn(score[i], bias[expert]));
+        u32 key = order_key(__fadd_rn(score[i], bias[i]));
         candidates[i] = candidate(key, expert);
         if (GROUPS > 1) choice.keys[expert] = key;
     }
