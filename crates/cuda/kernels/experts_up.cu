@@ -74,12 +74,12 @@ KERNEL __launch_bounds__(THREADS, BLOCKS) experts_up(const __grid_constant__ Exp
     } else {
         tile.load(p.tiles, tile_index);
         tile_count = load_fresh(p.tile_count);
-    }
-    // Where there are fewer blocks than tiles of rows, some have several.
-    for (;; tile.load(p.tiles, tile_index)) {
         if (tile_index >= tile_count) return;
+        chain.start(weights.tiles + ((u64)tile.expert * weights.units + unit) * unit_bytes);
+    }
+    // Of many tiles of rows a block has several, one after the other.
+    for (;;) {
         u64 place = (u64)tile.expert * weights.units + unit;
-        if (!is_shared) chain.start(weights.tiles + place * unit_bytes);
         u32 per_token = is_shared ? 1 : p.top_k;
         load_rows(p, tile, per_token, shared_address(memory) + x_at, stride, value_bytes);
         // Those of this thread's output and row.
@@ -92,13 +92,20 @@ KERNEL __launch_bounds__(THREADS, BLOCKS) experts_up(const __grid_constant__ Exp
         float sums[PARTS][4] = {};
         chain.wait();
         chain.multiply(rows_at, value_bytes, sums);
+        // The next weights are on their way while these sums are stored.
+        ExpertTile done = tile;
+        tile_index += p.tiles_at_once;
+        bool goes_on = !is_shared && tile_index < tile_count;
+        if (goes_on) {
+            tile.load(p.tiles, tile_index);
+            chain.parity ^= 1;
+            __syncwarp();
+            chain.start(weights.tiles + ((u64)tile.expert * weights.units + unit) * unit_bytes);
+        }
         store_sums(sums_at, slice, ROWS, lane, sums);
         unit_barrier(group);
-        finish(p, tile, sums_at, is_shared, unit, factor, scale);
-        if (is_shared) return;
-        tile_index += p.tiles_at_once;
-        if (tile_index >= tile_count) return;
-        chain.parity ^= 1;
+        finish(p, done, sums_at, is_shared, unit, factor, scale);
+        if (!goes_on) return;
         __syncthreads();
     }
 }

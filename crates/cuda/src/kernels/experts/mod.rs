@@ -29,8 +29,9 @@ const ROUTER_ROW_BLOCKS: usize = 8;
 const MOST_EXPERTS: usize = 256;
 /// Values of a row that a thread of the norm holds.
 const HELD: usize = 8;
-/// Blocks of products of several rows that a multiprocessor runs at once.
-const BLOCKS_AT_ONCE: usize = 3;
+/// Blocks of products that a multiprocessor runs at once, with one row and with several.
+const BLOCKS_OF_ONE_ROW: usize = 4;
+const BLOCKS_OF_ROWS: usize = 3;
 /// Floats from one row's sums to the next.
 const SUMS_STRIDE: usize = 20;
 /// Slices of the columns.
@@ -209,19 +210,17 @@ impl<'a> Layer<'a> {
         self.down.out()
     }
 
-    /// Tiles that have blocks of their own: as many as experts are chosen if all are equally likely, and some more.
-    fn tiles_at_once(&self) -> usize {
-        let experts = self.route.experts as f64;
-        let missed = (1.0 - self.route.top_k as f64 / experts).powi(self.tokens as i32);
-        self.most_tiles().min((experts * (1.0 - missed) * 1.08) as usize + 2)
-    }
-
-    /// Those of the products down, whose blocks ask for the next weights before they are done with these: so many that
-    /// all run at once, where there is more than one row.
-    fn down_tiles_at_once(&self) -> usize {
-        let at_once = BLOCKS_AT_ONCE * self.calls[DOWN].facts.processors as usize;
-        let blocks = self.down.units().div_ceil(UNITS);
-        if self.tile_rows == 1 { self.most_tiles() } else { self.most_tiles().min((at_once / blocks).max(1)) }
+    /// Tiles that have blocks of their own: so many that all blocks run at once, which a product has beside `others`. A
+    /// block asks for its next weights before it is done with those that it has.
+    fn tiles_at_once(&self, product: &Product, others: usize) -> usize {
+        let blocks = product.units().div_ceil(UNITS);
+        let processors = self.calls[UP].facts.processors as usize;
+        // Of several rows the shared expert's blocks have ended long before.
+        let at_once = match self.tile_rows {
+            1 => (BLOCKS_OF_ONE_ROW * processors).saturating_sub(others),
+            _ => BLOCKS_OF_ROWS * processors,
+        };
+        self.most_tiles().min((at_once / blocks).max(1))
     }
 
     /// Shared memory of a block of the products up and down; none where it has too little.
@@ -326,7 +325,7 @@ impl<'a> Layer<'a> {
             routed_blocks: narrow(self.up.units().div_ceil(UNITS)),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            tiles_at_once: narrow(self.tiles_at_once()),
+            tiles_at_once: narrow(self.tiles_at_once(&self.up, self.shared_up.units().div_ceil(UNITS))),
         };
         let routed = params.routed_blocks * params.tiles_at_once;
         let blocks = params.shared_blocks * params.shared_tiles + routed;
@@ -356,7 +355,7 @@ impl<'a> Layer<'a> {
             routed_blocks: narrow(self.down.units().div_ceil(UNITS)),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            tiles_at_once: narrow(self.down_tiles_at_once()),
+            tiles_at_once: narrow(self.tiles_at_once(&self.down, self.shared_down.units())),
             rows_at: narrow(self.down_weights()),
             sums_at: narrow(self.down_sums_at()),
         };
