@@ -17,6 +17,7 @@ pub(crate) struct Source {
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("attention.cuh", include_str!("../kernels/attention.cuh")),
     ("attention_f16.cuh", include_str!("../kernels/attention_f16.cuh")),
+    ("chain.cuh", include_str!("../kernels/chain.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("fragments.cuh", include_str!("../kernels/fragments.cuh")),
     ("matmul.cuh", include_str!("../kernels/matmul.cuh")),

@@ -45,6 +45,8 @@ c_struct! {
         pub most_rows: u32,
         /// Stages of a warp's ring, for few rows.
         pub ring_stages: u32,
+        /// Most tiles of a slice, for few rows with a block for every unit.
+        pub slice_tiles: u32,
     }
 
     pub(super) struct MoeSortParams {
@@ -72,6 +74,11 @@ c_struct! {
 static FEW: Source = Source {
     stem: "matmul_few",
     text: include_str!("../../../kernels/matmul_few.cu"),
+    structs: &[RowTile::c_text, MatmulParams::c_text],
+};
+static UNIT: Source = Source {
+    stem: "matmul_unit",
+    text: include_str!("../../../kernels/matmul_unit.cu"),
     structs: &[RowTile::c_text, MatmulParams::c_text],
 };
 static MANY: Source = Source {
@@ -104,6 +111,16 @@ pub(super) fn few_kernel(tiles: Tiles, has_experts: bool) -> Specialisation {
     let kernel = tiles.define(Specialisation::new(&FEW, "matmul_few")).define("PARTS", tiles.parts);
     let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("GROUPS", tiles.groups());
     kernel.define("CHUNK", tiles.chunk()).expecting(Expects::Mma)
+}
+
+pub(super) fn unit_kernel(tiles: Tiles) -> Specialisation {
+    let kernel = tiles.define(Specialisation::new(&UNIT, "matmul_unit")).define("PARTS", tiles.parts);
+    kernel.define("EXPERTS", 0).define("BLOCKS", unit_blocks(tiles)).expecting(Expects::Mma)
+}
+
+/// Blocks of four warps that a multiprocessor has registers for: twice the groups of a block of few rows.
+pub(super) fn unit_blocks(tiles: Tiles) -> usize {
+    2 * tiles.groups()
 }
 
 pub(super) fn some_kernel(tiles: Tiles, rows: usize) -> Specialisation {
@@ -164,7 +181,7 @@ pub(super) fn all(op: OpKind, held: Held) -> Vec<Specialisation> {
             const HOPPER_SHARED: usize = 227 << 10;
             let mut all = vec![few_kernel(tiles, has_experts)];
             if !has_experts {
-                all.push(some_kernel(tiles, 32));
+                all.extend([unit_kernel(tiles), some_kernel(tiles, 32)]);
             }
             let rows = if tiles.parts == 2 { 64 } else { 128 };
             all.push(many_kernel(tiles, has_experts, rows, stages(tiles, rows, HOPPER_SHARED)));
