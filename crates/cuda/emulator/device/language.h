@@ -111,6 +111,13 @@ inline T atomicAdd(T* to, Added added) {
     return before;
 }
 
+template <class T>
+inline T atomicMax(T* to, T other) {
+    T before = *to;
+    *to = other > before ? other : before;
+    return before;
+}
+
 // --- What lanes and threads do together -----------------------------------------------------------------------------
 
 inline void __syncthreads() {

@@ -8,6 +8,7 @@ pub(crate) mod concat;
 pub(crate) mod declaration;
 pub(crate) mod delta_scan;
 pub(crate) mod embed;
+pub(crate) mod experts;
 pub(crate) mod gated_group_norm;
 pub(crate) mod glu;
 pub(crate) mod matmul;

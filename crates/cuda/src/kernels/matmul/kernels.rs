@@ -19,9 +19,9 @@ const MANY_UNITS: usize = 8;
 c_struct! {
     /// Rows that are multiplied with the same weights. Without experts these are consecutive, from `first`; with
     /// experts they are those that the sorted list names from `first`.
-    pub(super) struct RowTile { pub expert: u32, pub first: u32, pub count: u32, pub unused: u32 }
+    pub(in crate::kernels) struct RowTile { pub expert: u32, pub first: u32, pub count: u32, pub unused: u32 }
 
-    pub(super) struct MatmulParams {
+    pub(in crate::kernels) struct MatmulParams {
         pub step: Ptr<StepTable>,
         pub x: View,
         /// Experts of every token.
