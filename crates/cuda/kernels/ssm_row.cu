@@ -34,6 +34,7 @@ struct RowShared {
     // C·B_s and S0·C, by the 32 rows of the state that were summed.
     float products[N_BLOCKS][SSM_CHUNK];
     float carried[N_BLOCKS][PART_CHANNELS];
+    u32 parked_x[2][16][32];
     float scales[GROUPS], scratch[CHUNK_WARPS];
     bool is_last;
 };
@@ -80,7 +81,7 @@ struct RowPlace {
 
 // A channel's convolution, but for its newest column.
 struct Convolution {
-    float weight[TAPS], columns[TAPS], bias;
+    float weight[TAPS], columns[TAPS - 1], bias;
 
     DEVICE void fetch(const SsmStepParams& p, const RowPlace& at, u32 channel, bool is_there) {
         bias = is_there ? p.conv_bias[channel] : 0.0f;
@@ -98,10 +99,12 @@ struct Convolution {
         }
     }
 
-    DEVICE float of(float newest) {
-        columns[TAPS - 1] = newest;
-        return silu(convolve<TAPS>(weight, bias, columns));
+    // Adds up all but the newest column, so that two numbers are left; the order is that of `convolve`.
+    DEVICE void add_up() {
+        for (int k = 0; k + 1 < TAPS; k++) bias = __fmaf_rn(weight[k], columns[k], bias);
     }
+
+    DEVICE float of(float newest) const { return silu(__fmaf_rn(weight[TAPS - 1], newest, bias)); }
 };
 
 // Split pairs of 32 neighbouring values, as a warp holds them in a fragment: pair i are the values 8i + 2q and the next.
@@ -180,6 +183,22 @@ struct ChunkX {
             float2 first = values[2 * i], second = values[2 * i + 1];
             split_bf16(first.x, second.x, high[i / 2][i % 2 * 2], low[i / 2][i % 2 * 2]);
             split_bf16(first.y, second.y, high[i / 2][i % 2 * 2 + 1], low[i / 2][i % 2 * 2 + 1]);
+        }
+    }
+
+    // Registers are few: the words wait in shared memory, each where only its own thread looks.
+    DEVICE void park(u32 (*words)[32], const ChunkPlace& place) const {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            words[2 * i][place.lane] = high[i / 4][i % 4];
+            words[2 * i + 1][place.lane] = low[i / 4][i % 4];
+        }
+    }
+    DEVICE void fetch_parked(const u32 (*words)[32], const ChunkPlace& place) {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            high[i / 4][i % 4] = words[2 * i][place.lane];
+            low[i / 4][i % 4] = words[2 * i + 1][place.lane];
         }
     }
 
@@ -385,7 +404,10 @@ DEVICE void end_chunk(const SsmStepParams& p, const RowShared& shared, BoundaryS
     store_piece(piece, place, own.part, state_words(p.slots, at.slot, next, own.head, HEADS));
 }
 
-KERNEL __launch_bounds__(CHUNK_THREADS, 2) ssm_row(const __grid_constant__ SsmStepParams p) {
+// Three blocks hide each other's waits, where registers suffice for all.
+#define BLOCKS_AT_ONCE (N_BLOCKS == 4 && STATE_ELEM == STATE_F32 && __CUDA_ARCH__ == 900 ? 3 : 2)
+
+KERNEL __launch_bounds__(CHUNK_THREADS, BLOCKS_AT_ONCE) ssm_row(const __grid_constant__ SsmStepParams p) {
     __shared__ RowShared shared;
     BoundaryShared& boundary = *(BoundaryShared*)shared_bytes;
     start_dependents();
@@ -423,8 +445,13 @@ KERNEL __launch_bounds__(CHUNK_THREADS, 2) ssm_row(const __grid_constant__ SsmSt
     float dt_bias = p.dt_bias[at.head];
     // From here on values are waited for.
     b.take(b_values);
-    x.take(x_values);
-    if (makes_outputs) steps.add_up(own.a);
+    convolution.add_up();
+    x_convolution.add_up();
+    if (makes_outputs) {
+        x.take(x_values);
+        x.park(shared.parked_x[place.warp], place);
+        steps.add_up(own.a);
+    }
     StateFactor state(piece);
     wait_for_inputs();
     const float* xbc = at.xbc(p);
@@ -452,7 +479,6 @@ KERNEL __launch_bounds__(CHUNK_THREADS, 2) ssm_row(const __grid_constant__ SsmSt
     __syncthreads();
     b.insert(shared.bc, at, place);
     multiply_c(shared, place, b, state, has_state);
-    if (makes_outputs) x.insert(*(const float2*)(shared.x + place.channel + 2 * place.g), at, place);
     if (ends_chunk) {
         b.put_into(boundary.b, place);
         if (place.warp == 0) {
@@ -463,6 +489,8 @@ KERNEL __launch_bounds__(CHUNK_THREADS, 2) ssm_row(const __grid_constant__ SsmSt
     if (threadIdx.x == 0) shared.is_last = false;
     __syncthreads();
     if (makes_outputs) {
+        x.fetch_parked(shared.parked_x[place.warp], place);
+        x.insert(*(const float2*)(shared.x + place.channel + 2 * place.g), at, place);
         float2 y = row_outputs(shared, place, x, steps, at, sum, has_state, own.d);
         if (leave_piece(p, place, at, y, z) && place.lane == 0) shared.is_last = true;
     }
