@@ -6,8 +6,8 @@
 //
 // A block has 32 channels of a head in 2·N_BLOCKS warps. Warp w keeps a piece of the state in registers: channels
 // 16·(w % 2) .. of the 32, and 32 rows of the state from 32·(w / 2). All four products run on tensor cores with every
-// f32 operand as the sum of two bf16 (16 digits; the product of the two low parts is left out). The sum over the state
-// is made in pieces of 32, which are added in order. Each of these is a function of the position's own data, so a token
+// f32 operand as the sum of two bf16 (16 digits; the product of the two low parts is left out). Sums over the state are
+// made in pieces of 32, which are added in order. Each of these is a function of the position's own data, so a token
 // alone and a whole chunk give the same bits: rows that are not there are zero, and add nothing.
 //
 // Channels stand in fragments in pairs: rows g and g+8 of a tile of 16 are channels 2g and 2g+1.
@@ -273,15 +273,16 @@ DEVICE void weigh(ChunkShared& shared, const ChunkPlace& place, u32 fresh, u32 e
     for (u32 tile = place.warp; tile < 8; tile += CHUNK_WARPS) {
         u32 t0 = tile / 4 * 16, s0 = tile % 4 * 8;
         if (t0 + 16 <= fresh || t0 >= end) continue;
-        SplitSums sums;
+        float product[4] = {};
         if (s0 < t0 + 16) {
             const u16* a_high = &shared.c.high[t0 + place.lane % 16][place.lane / 16 * 8];
             const u16* a_low = &shared.c.low[t0 + place.lane % 16][place.lane / 16 * 8];
             const u16* b_high = &shared.b.high[s0 + place.lane % 8][place.lane / 8 * 8];
             const u16* b_low = &shared.b.low[s0 + place.lane % 8][place.lane / 8 * 8];
-#pragma unroll 1
+#pragma unroll(N_BLOCKS > 1 ? 2 : 1)
             for (int n = 0; n < N_PADDED; n += 32) {
                 u32 bh[4], bl[4], ah[4], al[4];
+                SplitSums sums;
                 load_matrices(bh, b_high + n);
                 load_matrices(bl, b_low + n);
                 load_matrices(ah, a_high + n);
@@ -290,6 +291,8 @@ DEVICE void weigh(ChunkShared& shared, const ChunkPlace& place, u32 fresh, u32 e
                 load_matrices(ah, a_high + n + 16);
                 load_matrices(al, a_low + n + 16);
                 sums.add(ah, al, bh + 2, bl + 2);
+#pragma unroll
+                for (int j = 0; j < 4; j++) product[j] = n == 0 ? sums[j] : __fadd_rn(product[j], sums[j]);
             }
         }
 #pragma unroll
@@ -300,33 +303,45 @@ DEVICE void weigh(ChunkShared& shared, const ChunkPlace& place, u32 fresh, u32 e
             for (int j = 0; j < 2; j++) {
                 float decay = expf(__fsub_rn(shared.sums[t], shared.sums[s + j]));
                 float step = __fmul_rn(decay, shared.dt[s + j]);
-                float product = sums[2 * half + j];
-                weight[j] = s + j <= t && t < end ? __fmul_rn(step, product) : 0.0f;
+                weight[j] = s + j <= t && t < end ? __fmul_rn(step, product[2 * half + j]) : 0.0f;
             }
             put_pair(shared.weights, t, s, weight[0], weight[1]);
         }
     }
 }
 
-// What the state gives for every position computed now: each warp's piece of the sum.
-DEVICE void carry(ChunkShared& shared, const ChunkPlace& place, const StatePiece& piece, u32 fresh, u32 end) {
+// A warp's piece of the state as the left factor of two products over 16 rows each.
+struct StateFactor {
     u32 high[2][4], low[2][4];
+
+    DEVICE StateFactor(const StatePiece& piece) {
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < 2; k++) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float* value = piece.value[2 * k + i];
-            split_bf16(value[0], value[1], high[k][2 * i], low[k][2 * i]);
-            split_bf16(value[2], value[3], high[k][2 * i + 1], low[k][2 * i + 1]);
+            for (int i = 0; i < 2; i++) {
+                const float* value = piece.value[2 * k + i];
+                split_bf16(value[0], value[1], high[k][2 * i], low[k][2 * i]);
+                split_bf16(value[2], value[3], high[k][2 * i + 1], low[k][2 * i + 1]);
+            }
         }
     }
+
+    // Its product with 32 values of C in four words.
+    DEVICE void multiply(SplitSums& sums, const u32* c_high, const u32* c_low) const {
+        sums.add(high[0], low[0], c_high, c_low);
+        sums.add(high[1], low[1], c_high + 2, c_low + 2);
+    }
+};
+
+// What the state gives for every position computed now: each warp's piece of the sum.
+DEVICE void carry(ChunkShared& shared, const ChunkPlace& place, const StatePiece& piece, u32 fresh, u32 end) {
+    StateFactor state(piece);
     for (u32 t0 = fresh / 8 * 8; t0 < end; t0 += 8) {
         u32 ch[4], cl[4];
         load_matrices(ch, &shared.c.high[t0 + place.lane % 8][32 * place.block + place.lane / 8 * 8]);
         load_matrices(cl, &shared.c.low[t0 + place.lane % 8][32 * place.block + place.lane / 8 * 8]);
         SplitSums sums;
-        sums.add(high[0], low[0], ch, cl);
-        sums.add(high[1], low[1], ch + 2, cl + 2);
+        state.multiply(sums, ch, cl);
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             float2 pair = make_float2(sums[j], sums[j + 2]);
@@ -381,7 +396,8 @@ DEVICE void scale_for_state(ChunkShared& shared) {
 }
 
 // Advances a warp's piece of the state to the end of a full chunk, whose start has a state or none.
-DEVICE void advance(ChunkShared& shared, const ChunkPlace& place, StatePiece& piece, bool has_state) {
+template <class Shared>
+DEVICE void advance(const Shared& shared, const ChunkPlace& place, StatePiece& piece, bool has_state) {
     u32 xh[2][4], xl[2][4];
     u32 matrix = place.lane / 8, row = matrix / 2 * 8 + place.lane % 8, column = place.channel + matrix % 2 * 8;
 #pragma unroll
@@ -412,6 +428,15 @@ struct ScanHead {
     float a, d;
     float* slot;
 };
+
+// Makes of a piece at the start of the chunk at `start` what its slot can hold.
+DEVICE void round_piece(StatePiece& piece, const ChunkPlace& place, const ScanHead& own, u32 layer, u32 start) {
+    if (STATE_ELEM == STATE_F32) return;
+    u32 seed = state_seed(layer, own.head, start / SSM_CHUNK);
+    each_element(piece, place, own.part, [&](float& value, u32 index) {
+        value = rounded_state<STATE_ELEM>(value, seed, index);
+    });
+}
 
 // Runs the rows of a segment, chunk by chunk; `out(position, channel, value)` takes what comes out.
 template <class Rows, class Out>
@@ -445,11 +470,7 @@ DEVICE void scan_segment(ChunkShared& shared, const SlotView& slots, const Segme
         if (end == SSM_CHUNK) {
             advance(shared, place, piece, has_state);
             has_state = true;
-            u32 seed = state_seed(slots.layer, own.head, next / SSM_CHUNK);
-            if (STATE_ELEM != STATE_F32)
-                each_element(piece, place, own.part, [&](float& value, u32 index) {
-                    value = rounded_state<STATE_ELEM>(value, seed, index);
-                });
+            round_piece(piece, place, own, slots.layer, next);
             if (is_kept(slots, next, stop))
                 store_piece(piece, place, own.part, state_words(slots, own.slot, next, own.head, HEADS));
         }
