@@ -38,9 +38,11 @@ KERNEL __launch_bounds__(THREADS) moe_sort(const __grid_constant__ MoeSortParams
             u32 row_end = rows + scan(count, lane), tile_end = tiles + scan(needed, lane);
             u32 row = row_end - count, tile = tile_end - needed;
             if (expert < p.experts) places[expert] = row;
+            // As few tiles as hold the rows, of about as many each: products compute multiples of 16.
+            u32 size = needed == 0 ? 0 : min(((count + needed - 1) / needed + 15) & ~15u, p.tile_rows);
             for (u32 i = 0; i < needed; i++) {
-                u32 before = i * p.tile_rows;
-                p.row_tiles[tile + i] = {expert, row + before, min(count - before, p.tile_rows), 0};
+                u32 before = i * size;
+                p.row_tiles[tile + i] = {expert, row + before, min(count - before, size), 0};
             }
             rows = __shfl_sync(ALL_LANES, row_end, 31);
             tiles = __shfl_sync(ALL_LANES, tile_end, 31);

@@ -5,7 +5,7 @@ use mambo_kernel::{Epilogue, OpKind};
 use super::form::{Form, Held, TILE_COLS, TILE_ROWS, Tiles};
 use super::kernels::{
     MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, RowTile, SLICES, few_kernel,
-    many_kernel, plain_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
+    many_kernel, many_rows, many_threads, plain_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
 };
 use super::packed::Packed;
 use crate::arch::Arch;
@@ -30,9 +30,6 @@ const FEW_PAIRS: usize = 512;
 const FEW_EXPERTS: usize = 512;
 /// Rows of an expert on average from which the kernel of many rows is faster.
 const FEW_AVERAGE: usize = 4;
-/// Rows that the kernel of many rows can multiply at a time.
-const MANY_ROWS: [usize; 5] = [16, 32, 64, 96, 128];
-const MANY_THREADS: u32 = 384;
 /// Rows that the kernel of some rows multiplies at a time, and the most that it is faster for.
 const SOME_ROWS: [usize; 2] = [16, 32];
 const SOME_MOST: usize = 64;
@@ -48,17 +45,20 @@ const TILED_STAGES: usize = 4;
 const SORT_THREADS: u32 = 1024;
 const PLAIN_WARPS: usize = 8;
 
+/// Rows that a tile can have where there are no warpgroup products.
+fn tiled_rows(tiles: Tiles) -> &'static [usize] {
+    &TILED_ROWS[..TILED_ROWS.len() / tiles.parts]
+}
+
 /// The kernels of all numbers of rows.
 pub(super) fn sizes(op: OpKind, held: Held, arch: Arch) -> Vec<Specialisation> {
     let Form::Tiles(tiles) = held.form else { return Vec::new() };
     let has_experts = op == OpKind::MoeMatmul;
     let some = SOME_ROWS.into_iter().filter(|_| !has_experts).map(|rows| some_kernel(tiles, rows));
     let available = most_shared_bytes(arch) as usize;
-    let largest = |sizes: &[usize]| sizes[sizes.len() - 1] / tiles.parts;
-    let many = MANY_ROWS.into_iter().filter(|rows| *rows <= largest(&MANY_ROWS));
-    let many = many.map(|rows| many_kernel(tiles, has_experts, rows, stages(tiles, rows, available)));
-    let tiled = TILED_ROWS.into_iter().filter(|rows| *rows <= largest(&TILED_ROWS));
-    let tiled = tiled.map(|rows| tiled_kernel(tiles, has_experts, rows));
+    let many = many_rows(tiles).iter();
+    let many = many.map(|rows| many_kernel(tiles, has_experts, *rows, stages(tiles, *rows, available)));
+    let tiled = tiled_rows(tiles).iter().map(|rows| tiled_kernel(tiles, has_experts, *rows));
     match arch.is_hopper() {
         true => some.chain(many).collect(),
         false => some.chain(tiled).collect(),
@@ -152,8 +152,7 @@ impl Product<'_> {
 
     /// Rows of a tile for a kernel of many rows; none where those of fewer rows are faster.
     fn many_rows(&self, tiles: Tiles) -> Option<usize> {
-        let sizes: &[usize] = if self.facts().arch.is_hopper() { &MANY_ROWS } else { &TILED_ROWS };
-        let largest = sizes[sizes.len() - 1] / tiles.parts;
+        let sizes = if self.facts().arch.is_hopper() { many_rows(tiles) } else { tiled_rows(tiles) };
         let wanted = match self.ids {
             None if self.rows() <= SOME_ROWS[0] => return None,
             // With few outputs, slices of the columns beside each other keep more multiprocessors busy.
@@ -168,7 +167,8 @@ impl Product<'_> {
                 average + average / 8 + 4
             }
         };
-        Some(sizes.iter().copied().find(|rows| *rows >= wanted).unwrap_or(largest).min(largest))
+        let largest = sizes[sizes.len() - 1];
+        Some(sizes.iter().copied().find(|rows| *rows >= wanted).unwrap_or(largest))
     }
 
     /// Whether there are fewer units of outputs than blocks that could take one each.
@@ -255,7 +255,7 @@ impl Product<'_> {
             let shared = stages * stage_bytes(tiles, rows) + 1024;
             Launch::new(kernel, &params)
                 .grid([facts.processors, 1, 1])
-                .block(MANY_THREADS)
+                .block(narrow(many_threads(tiles)))
                 .shared(narrow(shared))
         } else {
             let kernel = tiled_kernel(tiles, self.ids.is_some(), rows);
