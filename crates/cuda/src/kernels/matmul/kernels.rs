@@ -102,6 +102,12 @@ static PLAIN: Source = Source {
     structs: &[MatmulPlainParams::c_text],
 };
 
+static PLAIN_TILE: Source = Source {
+    stem: "matmul_plain_many",
+    text: include_str!("../../../kernels/matmul_plain_many.cu"),
+    structs: &[MatmulPlainParams::c_text],
+};
+
 pub(super) fn few_kernel(tiles: Tiles, has_experts: bool) -> Specialisation {
     let kernel = tiles.define(Specialisation::new(&FEW, "matmul_few")).define("PARTS", tiles.parts);
     let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("GROUPS", tiles.groups());
@@ -172,12 +178,23 @@ pub(super) fn plain_kernel(has_experts: bool, sizes: PlainSizes) -> Specialisati
     kernel.define("ROWS", sizes.rows).define("OUTPUTS", sizes.outputs).define("CHUNK", sizes.chunk)
 }
 
+/// Rows and outputs of a tile of f32 weights, and the shared memory and threads of its block.
+pub(super) const PLAIN_TILE_SIDE: usize = 32;
+pub(super) const PLAIN_TILE_SHARED: usize = 3 * 2 * PLAIN_TILE_SIDE * 128 * size_of::<f32>();
+pub(super) const PLAIN_TILE_THREADS: usize = 512;
+
+pub(super) fn plain_tile_kernel() -> Specialisation {
+    Specialisation::new(&PLAIN_TILE, "matmul_plain_many")
+}
+
 /// The kernels of a form, at the sizes that are met most.
 pub(super) fn all(op: OpKind, held: Held) -> Vec<Specialisation> {
     let has_experts = op == OpKind::MoeMatmul;
     match held.form {
         Form::Rows if has_experts => vec![plain_kernel(true, PLAIN_FEW)],
-        Form::Rows => vec![plain_kernel(false, PLAIN_FEW), plain_kernel(false, PLAIN_MANY)],
+        Form::Rows => {
+            vec![plain_kernel(false, PLAIN_FEW), plain_kernel(false, PLAIN_MANY), plain_tile_kernel()]
+        }
         Form::Tiles(tiles) => {
             const HOPPER_SHARED: usize = 227 << 10;
             let mut all = vec![few_kernel(tiles, has_experts)];

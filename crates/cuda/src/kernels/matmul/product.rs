@@ -4,8 +4,9 @@ use mambo_kernel::{Epilogue, OpKind};
 
 use super::form::{Form, Held, TILE_COLS, TILE_ROWS, Tiles};
 use super::kernels::{
-    MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, RowTile, SLICES, few_kernel,
-    many_kernel, many_rows, many_threads, plain_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
+    MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, PLAIN_TILE_SHARED,
+    PLAIN_TILE_SIDE, PLAIN_TILE_THREADS, RowTile, SLICES, few_kernel, many_kernel, many_rows, many_threads,
+    plain_kernel, plain_tile_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
 };
 use super::packed::Packed;
 use crate::arch::Arch;
@@ -44,6 +45,8 @@ const TILED_THREADS: u32 = 256;
 const TILED_STAGES: usize = 4;
 const SORT_THREADS: u32 = 1024;
 const PLAIN_WARPS: usize = 8;
+/// Rows from which tiles of f32 weights keep most multiprocessors busy.
+const PLAIN_TILE_ROWS: usize = 256;
 
 /// Rows that a tile can have where there are no warpgroup products.
 fn tiled_rows(tiles: Tiles) -> &'static [usize] {
@@ -290,7 +293,14 @@ impl Product<'_> {
             experts: params.experts,
             tile_rows: narrow(tile_rows),
         };
-        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(experts * size_of::<u32>()))
+        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(2 * experts * size_of::<u32>()))
+    }
+
+    /// Whether there are rows enough for tiles of f32 weights, and these can be copied 16 bytes at a time.
+    fn fills_plain_tiles(&self, params: &MatmulPlainParams) -> bool {
+        let is_aligned = params.x.cols.is_multiple_of(4) && params.x.stride.is_multiple_of(16);
+        let fits = PLAIN_TILE_SHARED <= self.facts().shared_bytes as usize;
+        self.ids.is_none() && self.rows() >= PLAIN_TILE_ROWS && is_aligned && fits
     }
 
     fn plain(&self) -> Launch {
@@ -304,6 +314,13 @@ impl Product<'_> {
             factors: self.packed.factors.ptr(),
             epilogue: self.epilogue(),
         };
+        if self.fills_plain_tiles(&params) {
+            let tiles = |n: usize| narrow(n.div_ceil(PLAIN_TILE_SIDE));
+            return Launch::new(plain_tile_kernel(), &params)
+                .grid([tiles(params.out.cols as usize), tiles(self.rows()), 1])
+                .block(narrow(PLAIN_TILE_THREADS))
+                .shared(narrow(PLAIN_TILE_SHARED));
+        }
         let is_few = self.ids.is_some() || self.rows() <= 2;
         let sizes = if is_few { PLAIN_FEW } else { PLAIN_MANY };
         let blocks = (params.out.cols as usize).div_ceil(PLAIN_WARPS * sizes.outputs);
