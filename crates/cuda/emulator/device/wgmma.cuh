@@ -25,7 +25,8 @@ struct EmulatedRows {
 };
 
 template <int N, bool BF16>
-DEVICE void multiply_rows(float* sums, const u32* a, u64 b) {
+DEVICE void multiply_rows(float* sums, const u32* a, u64 b, bool adds) {
+    for (u32 i = 0; !adds && i < N / 2; i++) sums[i] = 0.0f;
     EmulatedRows own = {sums, a, b};
     emulated::meet("wgmma", ALL_LANES, own, [](EmulatedRows** slots) {
         const u32* all_a[32];

@@ -4,9 +4,10 @@ use mambo_kernel::{Epilogue, OpKind};
 
 use super::form::{Form, Held, TILE_COLS, TILE_ROWS, Tiles};
 use super::kernels::{
-    MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, RowTile, SLICES, few_kernel,
-    many_kernel, plain_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel, unit_blocks,
-    unit_kernel,
+    MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, PLAIN_TILE_SHARED,
+    PLAIN_TILE_SIDE, PLAIN_TILE_THREADS, RowTile, SLICES, few_kernel, many_kernel, many_rows, many_threads,
+    plain_kernel, plain_tile_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
+    unit_blocks, unit_kernel,
 };
 use super::packed::Packed;
 use crate::arch::Arch;
@@ -33,9 +34,6 @@ const FEW_PAIRS: usize = 512;
 const FEW_EXPERTS: usize = 512;
 /// Rows of an expert on average from which the kernel of many rows is faster.
 const FEW_AVERAGE: usize = 4;
-/// Rows that the kernel of many rows can multiply at a time.
-const MANY_ROWS: [usize; 5] = [16, 32, 64, 96, 128];
-const MANY_THREADS: u32 = 384;
 /// Rows that the kernel of some rows multiplies at a time, and the most that it is faster for.
 const SOME_ROWS: [usize; 2] = [16, 32];
 const SOME_MOST: usize = 64;
@@ -50,6 +48,13 @@ const TILED_THREADS: u32 = 256;
 const TILED_STAGES: usize = 4;
 const SORT_THREADS: u32 = 1024;
 const PLAIN_WARPS: usize = 8;
+/// Rows from which tiles of f32 weights keep most multiprocessors busy.
+const PLAIN_TILE_ROWS: usize = 256;
+
+/// Rows that a tile can have where there are no warpgroup products.
+fn tiled_rows(tiles: Tiles) -> &'static [usize] {
+    &TILED_ROWS[..TILED_ROWS.len() / tiles.parts]
+}
 
 /// The kernels of all numbers of rows.
 pub(super) fn sizes(op: OpKind, held: Held, arch: Arch) -> Vec<Specialisation> {
@@ -57,11 +62,9 @@ pub(super) fn sizes(op: OpKind, held: Held, arch: Arch) -> Vec<Specialisation> {
     let has_experts = op == OpKind::MoeMatmul;
     let some = SOME_ROWS.into_iter().filter(|_| !has_experts).map(|rows| some_kernel(tiles, rows));
     let available = most_shared_bytes(arch) as usize;
-    let largest = |sizes: &[usize]| sizes[sizes.len() - 1] / tiles.parts;
-    let many = MANY_ROWS.into_iter().filter(|rows| *rows <= largest(&MANY_ROWS));
-    let many = many.map(|rows| many_kernel(tiles, has_experts, rows, stages(tiles, rows, available)));
-    let tiled = TILED_ROWS.into_iter().filter(|rows| *rows <= largest(&TILED_ROWS));
-    let tiled = tiled.map(|rows| tiled_kernel(tiles, has_experts, rows));
+    let many = many_rows(tiles).iter();
+    let many = many.map(|rows| many_kernel(tiles, has_experts, *rows, stages(tiles, *rows, available)));
+    let tiled = tiled_rows(tiles).iter().map(|rows| tiled_kernel(tiles, has_experts, *rows));
     match arch.is_hopper() {
         true => some.chain(many).collect(),
         false => some.chain(tiled).collect(),
@@ -162,8 +165,7 @@ impl Product<'_> {
 
     /// Rows of a tile for a kernel of many rows; none where those of fewer rows are faster.
     fn many_rows(&self, tiles: Tiles) -> Option<usize> {
-        let sizes: &[usize] = if self.facts().arch.is_hopper() { &MANY_ROWS } else { &TILED_ROWS };
-        let largest = sizes[sizes.len() - 1] / tiles.parts;
+        let sizes = if self.facts().arch.is_hopper() { many_rows(tiles) } else { tiled_rows(tiles) };
         let wanted = match self.ids {
             None if self.rows() <= SOME_ROWS[0] => return None,
             // With few outputs, slices of the columns beside each other keep more multiprocessors busy.
@@ -178,7 +180,8 @@ impl Product<'_> {
                 average + average / 8 + 4
             }
         };
-        Some(sizes.iter().copied().find(|rows| *rows >= wanted).unwrap_or(largest).min(largest))
+        let largest = sizes[sizes.len() - 1];
+        Some(sizes.iter().copied().find(|rows| *rows >= wanted).unwrap_or(largest))
     }
 
     /// Whether there are fewer units of outputs than blocks that could take one each.
@@ -287,7 +290,7 @@ impl Product<'_> {
             let shared = stages * stage_bytes(tiles, rows) + 1024;
             Launch::new(kernel, &params)
                 .grid([facts.processors, 1, 1])
-                .block(MANY_THREADS)
+                .block(narrow(many_threads(tiles)))
                 .shared(narrow(shared))
         } else {
             let kernel = tiled_kernel(tiles, self.ids.is_some(), rows);
@@ -322,7 +325,14 @@ impl Product<'_> {
             experts: params.experts,
             tile_rows: narrow(tile_rows),
         };
-        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(experts * size_of::<u32>()))
+        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(2 * experts * size_of::<u32>()))
+    }
+
+    /// Whether there are rows enough for tiles of f32 weights, and these can be copied 16 bytes at a time.
+    fn fills_plain_tiles(&self, params: &MatmulPlainParams) -> bool {
+        let is_aligned = params.x.cols.is_multiple_of(4) && params.x.stride.is_multiple_of(16);
+        let fits = PLAIN_TILE_SHARED <= self.facts().shared_bytes as usize;
+        self.ids.is_none() && self.rows() >= PLAIN_TILE_ROWS && is_aligned && fits
     }
 
     fn plain(&self) -> Launch {
@@ -336,6 +346,13 @@ impl Product<'_> {
             factors: self.packed.factors.ptr(),
             epilogue: self.epilogue(),
         };
+        if self.fills_plain_tiles(&params) {
+            let tiles = |n: usize| narrow(n.div_ceil(PLAIN_TILE_SIDE));
+            return Launch::new(plain_tile_kernel(), &params)
+                .grid([tiles(params.out.cols as usize), tiles(self.rows()), 1])
+                .block(narrow(PLAIN_TILE_THREADS))
+                .shared(narrow(PLAIN_TILE_SHARED));
+        }
         let is_few = self.ids.is_some() || self.rows() <= 2;
         let sizes = if is_few { PLAIN_FEW } else { PLAIN_MANY };
         let blocks = (params.out.cols as usize).div_ceil(PLAIN_WARPS * sizes.outputs);
