@@ -130,6 +130,7 @@ impl Compiled {
             max_tokens: self.program.max_tokens,
             max_wanted: self.program.max_wanted,
             places: around.places,
+            workgroup_bytes: around.device.info.workgroup_bytes,
             need,
             kv: around.caches.kv(layer),
             slots: around.caches.slots(layer),

@@ -103,6 +103,8 @@ pub(crate) struct Binding<'a> {
     pub max_tokens: usize,
     pub max_wanted: usize,
     pub places: Places,
+    /// Bytes of workgroup memory.
+    pub workgroup_bytes: usize,
     /// Words of working memory that this call has asked for.
     pub need: &'a Cell<usize>,
     pub kv: Option<&'a KvPool>,
