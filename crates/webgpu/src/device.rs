@@ -198,7 +198,9 @@ impl Device {
             Limits::Adapter => wgpu::Limits {
                 max_buffer_size: own.max_buffer_size,
                 max_storage_buffer_binding_size: own.max_storage_buffer_binding_size,
-                max_compute_workgroup_storage_size: own.max_compute_workgroup_storage_size.min(WORKGROUP_BYTES),
+                max_compute_workgroup_storage_size: own
+                    .max_compute_workgroup_storage_size
+                    .min(WORKGROUP_BYTES),
                 ..smallest.or_worse_values_from(&own)
             },
         };
