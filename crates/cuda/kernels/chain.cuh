@@ -20,8 +20,8 @@ DEVICE void multiply_tile(u32 weights_at, u32 lane, u32 x, u32 part_bytes, float
 
 // The slice's weights, brought to shared memory by one copy that may be on its way before anything else is known.
 struct Chain {
-    // Tiles before the slice and of it, where its weights come to, and the barrier of their copy.
-    u32 first, count, at, barrier, lane;
+    // Tiles before the slice and of it, where its weights come to, and the barrier of their copy with its phase.
+    u32 first, count, at, barrier, parity, lane;
 
     // The slice of a warp, none of it if the warp has no unit.
     DEVICE void of_slice(u32 slice, u32 col_tiles, bool has_unit) {
@@ -33,7 +33,7 @@ struct Chain {
         if (count > 0) warp_copy(at, unit + first * TILE_BYTES, count * TILE_BYTES, barrier, lane);
     }
     DEVICE void wait() const {
-        if (count > 0) barrier_wait(barrier, 0);
+        if (count > 0) barrier_wait(barrier, parity);
     }
     // Adds up the slice's products with the rows that start at x, of which lanes name their own.
     DEVICE void multiply(u32 x, u32 part_bytes, float (&sums)[PARTS][4]) const {

@@ -13,35 +13,32 @@
 #define PAIR_COLS (UNITS * TILE_ROWS)
 
 // Values of a row that a thread loads before it rounds any.
-#define AT_ONCE 2
+#define AT_ONCE (4 / ROWS)
 
-// Rounds rows of f32, whose largest magnitudes are known, to f16 in shared memory, with zeros up to whole tiles. Gives
-// their scales.
-DEVICE void round_rows(u8* to, u32 stride, const float* from, const u32* largest, const ExpertTile& tile, u32 cols, u32 col_tiles, float* scales) {
-    float inverse[MOST_ROWS];
+// Rounds rows of f32, whose largest magnitudes are known, to f16 in shared memory, with zeros up to whole tiles.
+DEVICE void round_rows(u8* to, u32 stride, const float* from, const u32* largest, const ExpertTile& tile, u32 cols, u32 col_tiles) {
+    float inverse[ROWS];
 #pragma unroll
-    for (u32 r = 0; r < MOST_ROWS; r++) {
-        scales[r] = r < tile.count() ? f16_scale(__uint_as_float(load_fresh(largest + tile.words[2 + r]))) : 1.0f;
-        inverse[r] = f16_inverse_scale(scales[r]);
-    }
+    for (u32 r = 0; r < ROWS; r++)
+        inverse[r] = f16_inverse_scale(f16_scale(__uint_as_float(load_fresh(largest + tile.row(r)))));
     const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (u32 start = threadIdx.x * 4; start < col_tiles * TILE_COLS; start += AT_ONCE * THREADS * 4) {
         // A latency for all of it.
-        float4 values[MOST_ROWS][AT_ONCE];
+        float4 values[ROWS][AT_ONCE];
 #pragma unroll
-        for (u32 r = 0; r < MOST_ROWS; r++)
+        for (u32 r = 0; r < ROWS; r++)
 #pragma unroll
             for (u32 i = 0; i < AT_ONCE; i++) {
                 u32 at = start + i * THREADS * 4;
-                bool exists = r < tile.count() && at < cols;
-                values[r][i] = exists ? *(const float4*)(from + (u64)tile.words[2 + r] * cols + at) : zeros;
+                bool exists = r < tile.count && at < cols;
+                values[r][i] = exists ? *(const float4*)(from + (u64)tile.rows[r] * cols + at) : zeros;
             }
 #pragma unroll
-        for (u32 r = 0; r < MOST_ROWS; r++)
+        for (u32 r = 0; r < ROWS; r++)
 #pragma unroll
             for (u32 i = 0; i < AT_ONCE; i++) {
                 u32 at = start + i * THREADS * 4;
-                if (r >= tile.count() || at >= col_tiles * TILE_COLS) continue;
+                if (r >= tile.count || at >= col_tiles * TILE_COLS) continue;
                 u32* words = (u32*)(to + r * stride + 2 * at);
                 float4 v = values[r][i];
                 words[0] = f16_pair(__fmul_rn(v.x, inverse[r]), __fmul_rn(v.y, inverse[r]));
@@ -75,10 +72,18 @@ DEVICE void add_up(const ExpertsDownParams& p, u32 pair, u32 rows) {
     }
 }
 
-KERNEL __launch_bounds__(THREADS, 4) experts_down(const __grid_constant__ ExpertsDownParams p) {
-    extern __shared__ __align__(128) u8 memory[];  // weights of all warps, rows
+// Adds the slices of a tile's rows, and stores them for whoever adds everything up.
+DEVICE void finish(const ExpertsDownParams& p, const ExpertTile& tile, const float* sums, bool is_shared, u32 unit, float factor, float scale) {
+    u32 thread = threadIdx.x % (SLICES * 32), out = thread % TILE_ROWS, own = thread / TILE_ROWS;
+    u32 col = unit * TILE_ROWS + out, cols = p.out.cols;
+    if (own >= tile.count || col >= cols) return;
+    u32 row = tile.row(own);
+    (is_shared ? p.shared_out : p.routed_out)[(u64)row * cols + col] = add_slices(sums, ROWS, own, out) * factor * scale;
+}
+
+KERNEL __launch_bounds__(THREADS, BLOCKS) experts_down(const __grid_constant__ ExpertsDownParams p) {
+    extern __shared__ __align__(128) u8 memory[];  // weights of all units, rows, sums
     __shared__ u64 barriers[UNITS * SLICES];
-    __shared__ float sums_of[UNITS][SLICES * MOST_ROWS * SUMS_STRIDE];
     __shared__ u32 arrived;
     u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, group = warp / SLICES, slice = warp % SLICES;
     bool is_shared = blockIdx.x < p.shared.units * p.shared_tiles;
@@ -87,12 +92,12 @@ KERNEL __launch_bounds__(THREADS, 4) experts_down(const __grid_constant__ Expert
     u32 blocks = is_shared ? weights.units : p.routed_blocks;
     u32 tile_index = index / blocks, unit = is_shared ? index % blocks : index % blocks * UNITS + group;
     bool has_unit = unit < weights.units && !(is_shared && group > 0);
-    u32 value_bytes = 2 * TILE_COLS * weights.col_tiles, stride = value_bytes + 16;
+    u32 value_bytes = 2 * TILE_COLS * weights.col_tiles, stride = value_bytes + 16, unit_bytes = weights.col_tiles * TILE_BYTES;
     Chain chain;
-    chain.at = shared_address(memory) + warp * (is_shared ? p.shared_chain_bytes : p.routed_chain_bytes);
-    chain.barrier = shared_address(&barriers[warp]), chain.lane = lane;
     chain.of_slice(slice, weights.col_tiles, has_unit);
-    u64 unit_bytes = (u64)weights.col_tiles * TILE_BYTES;
+    chain.at = shared_address(memory) + (is_shared ? 0 : group * unit_bytes) + chain.first * TILE_BYTES;
+    chain.barrier = shared_address(&barriers[warp]), chain.lane = lane, chain.parity = 0;
+    float* sums_at = (float*)(memory + p.sums_at) + group * SLICES * ROWS * SUMS_STRIDE;
     if (lane == 0) barrier_init(chain.barrier, COPY_ARRIVALS);
     barrier_init_fence();
     __syncwarp();
@@ -101,47 +106,45 @@ KERNEL __launch_bounds__(THREADS, 4) experts_down(const __grid_constant__ Expert
     ExpertTile tile;
     u32 tile_count = load_fresh(p.tile_count);
     bool is_there = is_shared || tile_index < tile_count;
-    tile.load(p.tiles, is_shared || !is_there ? 0 : tile_index);
-    if (is_shared) tile.words[0] = 0;
-    if (is_there) chain.start(weights.tiles + ((u64)tile.expert() * weights.units + unit) * unit_bytes);
-    float factor = 0.0f;
-    u32 thread = threadIdx.x % (SLICES * 32), out = thread % TILE_ROWS, own = thread / TILE_ROWS;
-    if (is_there && has_unit) factor = weights.factors[((u64)tile.expert() * weights.units + unit) * TILE_ROWS + out];
+    if (is_shared || !is_there) tile.of_tokens(0, 0);
+    else tile.load(p.tiles, tile_index);
+    if (is_there) chain.start(weights.tiles + ((u64)tile.expert * weights.units + unit) * unit_bytes);
     wait_for_inputs();
     if (!is_there) return;
     u32 rows = p.step->rows;
     if (is_shared) {
-        u32 first = tile_index * p.tile_rows;
-        if (first >= rows) {
+        tile.of_tokens(tile_index * ROWS, rows);
+        if (tile.count == 0) {
             // Copies must have ended before the block does.
             chain.wait();
             return;
         }
-        tile.words[1] = min(rows - first, p.tile_rows);
-#pragma unroll
-        for (u32 r = 0; r < MOST_ROWS; r++) tile.words[2 + r] = first + r;
-    }
-    u8* x = memory + p.rows_at;
-    float scales[MOST_ROWS];
-    u32 x_cols = is_shared ? p.shared_cols : p.routed_cols;
-    const float* from = is_shared ? p.shared_x : p.routed_x;
-    round_rows(x, stride, from, is_shared ? p.shared_largest : p.routed_largest, tile, x_cols, weights.col_tiles, scales);
-    __syncthreads();
-    // Lanes without a row of their own read the last one; their sums are not stored.
-    u32 rows_at = shared_address(x) + min(lane & 7, tile.count() - 1) * stride + (lane >> 3) * 16;
-    float sums[PARTS][4] = {};
-    chain.wait();
-    chain.multiply(rows_at, value_bytes, sums);
-    store_sums(sums_of[group], slice, p.tile_rows, lane, sums);
-    unit_barrier(group);
-    u32 col = unit * TILE_ROWS + out, cols = p.out.cols;
-    if (has_unit && own < tile.count() && col < cols) {
-        float scale = own == 0 ? scales[0] : own == 1 ? scales[1] : own == 2 ? scales[2] : scales[3];
-        u32 row = own == 0 ? tile.words[2] : own == 1 ? tile.words[3] : own == 2 ? tile.words[4] : tile.words[5];
-        float value = add_slices(sums_of[group], p.tile_rows, own, out) * factor * scale;
-        (is_shared ? p.shared_out : p.routed_out)[(u64)row * cols + col] = value;
     }
     u32 pair = is_shared ? unit / UNITS : index % blocks;
-    u32 shared_blocks = min(p.shared.units - pair * UNITS, (u32)UNITS) * ((rows + p.tile_rows - 1) / p.tile_rows);
-    if (is_last_of(p.arrivals + pair, tile_count + shared_blocks, arrived)) add_up(p, pair, rows);
+    u32 shared_blocks = min(p.shared.units - pair * UNITS, (u32)UNITS) * ((rows + ROWS - 1) / ROWS);
+    // Where there are fewer blocks than tiles of rows, some have several.
+    for (;;) {
+        u64 place = (u64)tile.expert * weights.units + unit;
+        float factor = has_unit ? weights.factors[place * TILE_ROWS + threadIdx.x % TILE_ROWS] : 0.0f;
+        const float* from = is_shared ? p.shared_x : p.routed_x;
+        const u32* largest = is_shared ? p.shared_largest : p.routed_largest;
+        round_rows(memory + p.rows_at, stride, from, largest, tile, is_shared ? p.shared_cols : p.routed_cols, weights.col_tiles);
+        // That of this thread's row.
+        float scale = f16_scale(__uint_as_float(load_fresh(largest + tile.row(threadIdx.x % (SLICES * 32) / TILE_ROWS))));
+        __syncthreads();
+        // Lanes without a row of their own read the last one; their sums are not stored.
+        u32 rows_at = shared_address(memory) + p.rows_at + min(lane & 7, tile.count - 1) * stride + (lane >> 3) * 16;
+        float sums[PARTS][4] = {};
+        chain.wait();
+        chain.multiply(rows_at, value_bytes, sums);
+        if (has_unit) store_sums(sums_at, slice, ROWS, lane, sums);
+        unit_barrier(group);
+        if (has_unit) finish(p, tile, sums_at, is_shared, unit, factor, scale);
+        if (is_last_of(p.arrivals + pair, tile_count + shared_blocks, arrived)) add_up(p, pair, rows);
+        tile_index += p.tiles_at_once;
+        if (is_shared || tile_index >= tile_count) return;
+        tile.load(p.tiles, tile_index);
+        chain.parity ^= 1;
+        chain.start(weights.tiles + ((u64)tile.expert * weights.units + unit) * unit_bytes);
+    }
 }

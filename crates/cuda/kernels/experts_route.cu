@@ -1,7 +1,8 @@
 // First kernel of a fused layer of experts: norm and rounding of the rows, the router's logits, and the choice of experts.
 //
 // A block has OUTPUTS of the router's outputs, whose weights it has in shared memory before its inputs are ready, and every
-// gridDim.y-th row, which it norms by itself. The last block to end chooses, and groups the chosen pairs by expert.
+// gridDim.y-th row, which it norms by itself; one block more rounds the rows. The last block to end chooses, and groups the
+// chosen pairs by expert.
 // The arithmetic is that of rms_norm, of matmul_plain and of moe_route.
 // Bytes: the router once per gridDim.y, from L2 after the first. FLOPs: 2 per weight and row.
 #include "moe_choice.cuh"
@@ -29,12 +30,13 @@ DEVICE u32 scan(u32 value, u32 lane) {
     return value;
 }
 
-// Norms a row into shared memory, f32 with zeros up to whole lanes; one of the blocks that do so writes it down, rounded,
+// Norms a row into shared memory, f32 with zeros up to whole lanes; the block that has no outputs writes it down, rounded,
 // and what was normed, because its memory may be used again before it is added at the end.
 DEVICE void norm_row(const ExpertsRouteParams& p, const HeldRow<THREADS>& weight, u32 row, float* x, float (*scratch)[WARPS]) {
     HeldRow<THREADS> values;
     values.load(f32_row(p.x, row), p.cols);
-    if (blockIdx.x == 0)
+    bool rounds = blockIdx.x + 1 == gridDim.x;
+    if (rounds)
 #pragma unroll
         for (int i = 0; i < HELD; i++) {
             u32 col = threadIdx.x + i * THREADS;
@@ -47,7 +49,7 @@ DEVICE void norm_row(const ExpertsRouteParams& p, const HeldRow<THREADS>& weight
         values.values[i] = values.values[i] * factor * weight.values[i];
         if (col < p.padded_cols) x[col] = values.values[i];
     }
-    if (blockIdx.x == 0) round_row<THREADS>(values, x, p.cols, p.rounded + (u64)row * p.rounded_stride, ROUNDED_F16, scratch[1]);
+    if (rounds) round_row<THREADS>(values, x, p.cols, p.rounded + (u64)row * p.rounded_stride, ROUNDED_F16, scratch[1]);
 }
 
 // The product of a row with a router's output, in every lane.
@@ -62,7 +64,7 @@ DEVICE float logit(const float4* weights, const float4* x, u32 padded_cols, u32 
 }
 
 // Chooses for every row, a warp a row.
-DEVICE void choose_all(const ExpertsRouteParams& p, Choice* choices, Grouping& grouping, u32 rows) {
+DEVICE void choose_all(const ExpertsRouteParams& p, const float (&bias)[SLOTS], Choice* choices, Grouping& grouping, u32 rows) {
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (u32 row = warp; row < rows; row += WARPS) {
         float score[SLOTS];
@@ -71,7 +73,7 @@ DEVICE void choose_all(const ExpertsRouteParams& p, Choice* choices, Grouping& g
             u32 expert = lane + 32 * i;
             score[i] = __uint_as_float(expert < EXPERTS ? load_fresh(p.logits + row * EXPERTS + expert) : 0xff800000u);
         }
-        float divisor = choose_experts(score, p.bias, choices[warp], lane);
+        float divisor = choose_experts(score, bias, choices[warp], lane);
         for (u32 k = lane; k < TOP_K; k += 32) {
             u32 expert = choices[warp].ids[k];
             float weight = choices[warp].weight(k, divisor, p.scale);
@@ -112,11 +114,20 @@ DEVICE void group_all(const ExpertsRouteParams& p, Grouping& grouping, u32 pairs
     }
 }
 
+// The same for one row, whose experts all differ.
+DEVICE void tiles_of_one(const ExpertsRouteParams& p, const Grouping& grouping) {
+    for (u32 k = threadIdx.x; k < TOP_K; k += THREADS) {
+        u32* tile = p.tiles + k * TILE_WORDS;
+        tile[0] = grouping.expert[k], tile[1] = 1, tile[2] = k;
+    }
+    if (threadIdx.x == 0) *p.tile_count = TOP_K;
+}
+
 KERNEL __launch_bounds__(THREADS) experts_route(const __grid_constant__ ExpertsRouteParams p) {
     extern __shared__ __align__(128) u8 memory[];  // the weights of OUTPUTS outputs
     __shared__ __align__(16) float x[MOST_COLS];
     __shared__ u64 barriers[OUTPUTS];
-    __shared__ float scratch[2][WARPS];
+    __shared__ float scratch[2][WARPS], factors[OUTPUTS];
     __shared__ Choice choices[WARPS];
     __shared__ Grouping grouping;
     __shared__ u32 arrived;
@@ -134,6 +145,9 @@ KERNEL __launch_bounds__(THREADS) experts_route(const __grid_constant__ ExpertsR
     HeldRow<THREADS> norm_weight;
     norm_weight.load(p.norm_weight, p.cols);
     for (u32 expert = threadIdx.x; expert < EXPERTS; expert += THREADS) grouping.count[expert] = 0;
+    float bias[SLOTS];
+    load_experts(bias, p.bias, 0.0f);
+    if (threadIdx.x < OUTPUTS && first_out + threadIdx.x < EXPERTS) factors[threadIdx.x] = p.router_factors[first_out + threadIdx.x];
     wait_for_inputs();
     u32 rows = p.step->rows;
     for (u32 o = warp; o < OUTPUTS && first_out + o < EXPERTS; o += WARPS) barrier_wait(shared_address(&barriers[o]), 0);
@@ -143,13 +157,14 @@ KERNEL __launch_bounds__(THREADS) experts_route(const __grid_constant__ ExpertsR
         __syncthreads();
         for (u32 o = warp; o < OUTPUTS && first_out + o < EXPERTS; o += WARPS) {
             float sum = logit((const float4*)(weights + o * p.padded_cols), (const float4*)x, p.padded_cols, lane);
-            if (lane == 0) p.logits[row * EXPERTS + first_out + o] = sum * p.router_factors[first_out + o];
+            if (lane == 0) p.logits[row * EXPERTS + first_out + o] = sum * factors[o];
         }
     }
     if (!is_last_of(p.arrivals, gridDim.x * gridDim.y, arrived)) return;
     if (threadIdx.x == 0) *p.arrivals = 0;
     for (u32 i = threadIdx.x; i < p.cleared; i += THREADS) p.clear[i] = 0;
-    choose_all(p, choices, grouping, rows);
+    choose_all(p, bias, choices, grouping, rows);
     __syncthreads();
-    group_all(p, grouping, rows * TOP_K);
+    if (rows == 1) tiles_of_one(p, grouping);
+    else group_all(p, grouping, rows * TOP_K);
 }

@@ -28,11 +28,8 @@ DEVICE u64 candidate(u32 key, u32 index) {
 }
 
 DEVICE u64 warp_best(u64 value) {
-    for (int distance = 16; distance > 0; distance >>= 1) {
-        u64 other = __shfl_xor_sync(ALL_LANES, value, distance);
-        value = other > value ? other : value;
-    }
-    return value;
+    u32 key = __reduce_max_sync(ALL_LANES, (u32)(value >> 32));
+    return (u64)key << 32 | __reduce_max_sync(ALL_LANES, (u32)(value >> 32) == key ? (u32)value : 0u);
 }
 
 // Takes the best of the candidates in all lanes away and returns its index.
@@ -94,9 +91,16 @@ struct Choice {
     }
 };
 
+// The values of a warp's lanes: that of expert lane + 32·i, where there is one.
+DEVICE void load_experts(float (&values)[SLOTS], const float* from, float otherwise) {
+    u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < SLOTS; i++) values[i] = lane + 32 * i < EXPERTS ? from[lane + 32 * i] : otherwise;
+}
+
 // Chooses by score[i], the logit of expert lane + 32·i, minus infinity where there is none; returns what the weights are
 // divided by.
-DEVICE float choose_experts(float (&score)[SLOTS], const float* bias, Choice& choice, u32 lane) {
+DEVICE float choose_experts(float (&score)[SLOTS], const float (&bias)[SLOTS], Choice& choice, u32 lane) {
     float largest = __uint_as_float(0xff800000u), sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < SLOTS; i++) largest = fmaxf(largest, score[i]);
@@ -116,7 +120,7 @@ DEVICE float choose_experts(float (&score)[SLOTS], const float* bias, Choice& ch
         if (expert >= EXPERTS) continue;
         if (SOFTMAX) score[i] = __fdiv_rn(score[i], sum);
         choice.scores[expert] = score[i];
-        u32 key = order_key(__fadd_rn(score[i], bias[expert]));
+        u32 key = order_key(__fadd_rn(score[i], bias[i]));
         candidates[i] = candidate(key, expert);
         if (GROUPS > 1) choice.keys[expert] = key;
     }

@@ -4,7 +4,7 @@
 use mambo_kernel::{BackendError, Call, Operand, Place, Program, RowBase};
 
 use crate::kernels::binding::Binding;
-use crate::kernels::experts;
+use crate::kernels::{experts, normed_matmul};
 use crate::launch::Launch;
 
 /// Launches by call of the fusion; none where the calls have to run one by one.
@@ -19,12 +19,18 @@ struct Pattern {
     bind: FusedBind,
 }
 
-const PATTERNS: &[Pattern] = &[Pattern {
-    calls: experts::CALLS,
-    is_found: experts::is_layer,
-    kept: experts::KEPT,
-    bind: experts::bind,
-}];
+/// A norm and so many products.
+const fn normed(products: usize, kept: &'static [(usize, usize)]) -> Pattern {
+    Pattern { calls: 1 + products, is_found: normed_matmul::is_normed, kept, bind: normed_matmul::bind }
+}
+
+/// Longer ones first.
+const PATTERNS: &[Pattern] = &[
+    Pattern { calls: experts::CALLS, is_found: experts::is_layer, kept: experts::KEPT, bind: experts::bind },
+    normed(normed_matmul::MOST_PRODUCTS, &[(1, 0), (2, 0), (3, 0)]),
+    normed(2, &[(1, 0), (2, 0)]),
+    normed(1, &[(1, 0)]),
+];
 
 /// Calls that may run together.
 pub(crate) struct Fusion {

@@ -67,6 +67,67 @@ fn layers(sizes: &Sizes) -> String {
     format!("graph g\n{weights}{text}")
 }
 
+/// A norm with one product, and one of that with three.
+fn products(hidden: usize) -> String {
+    format!(
+        "graph g
+        weight a.norm [{hidden}]
+        weight a.product [{hidden}, {hidden}]
+        weight b.norm [{hidden}]
+        weight b.first [96, {hidden}]
+        weight b.second [40, {hidden}]
+        weight b.third [16, {hidden}]
+        %0 = input hidden : f32[T, {hidden}]
+        %1 = rms_norm eps=1e-5 %0 $a.norm : f32[T, {hidden}] ; a.norm
+        %2 = matmul out={hidden} %1 $a.product : f32[T, {hidden}] ; a.product
+        %3 = add %0 %2 : f32[T, {hidden}] ; a.sum
+        %4 = rms_norm eps=1e-5 %3 $b.norm : f32[T, {hidden}] ; b.norm
+        %5 = matmul out=96 %4 $b.first : f32[T, 96] ; b.first
+        %6 = matmul out=40 %4 $b.second : f32[T, 40] ; b.second
+        %7 = matmul out=16 %4 $b.third : f32[T, 16] ; b.third
+        %8 = concat %5 %6 : f32[T, 136] ; b.two
+        %9 = concat %8 %7 : f32[T, 152] ; b.three
+        "
+    )
+}
+
+/// What runs in both forms.
+struct Subject {
+    name: String,
+    graph: String,
+    dtype: DType,
+    hidden: usize,
+    /// The value that is compared, and its columns.
+    output: (usize, usize),
+    /// Values that fusions hide.
+    hides: &'static [usize],
+    /// Tokens of a step, and the fewest launches that fusions save.
+    saves: Vec<(usize, usize)>,
+}
+
+fn subjects() -> Vec<Subject> {
+    let of_layers = |sizes: &Sizes| Subject {
+        name: format!("{} experts of {} {}", sizes.experts, sizes.hidden, sizes.dtype),
+        graph: layers(sizes),
+        dtype: sizes.dtype,
+        hidden: sizes.hidden,
+        output: (18, sizes.hidden),
+        hides: &[6, 15],
+        saves: [1, 2, 3, 11, MOST_TOKENS].map(|tokens| (tokens, 14)).into(),
+    };
+    let of_products = |(hidden, dtype): (usize, DType)| Subject {
+        name: format!("products of {hidden} {dtype}"),
+        graph: products(hidden),
+        dtype,
+        hidden,
+        output: (9, 152),
+        hides: &[1, 4],
+        saves: vec![(1, 3), (2, 0)],
+    };
+    let widths = [(224, DType::Q4_0), (608, DType::Q8_0), (1632, DType::Q4_0)];
+    LAYERS.iter().map(of_layers).chain(widths.into_iter().map(of_products)).collect()
+}
+
 /// Numbers between -1 and 1.
 struct Numbers(u64);
 
@@ -172,25 +233,29 @@ fn run(backend: &mut CudaBackend, id: ProgramId, tokens: usize, cols: usize) -> 
     Ok(results.rows.swap_remove(0))
 }
 
-/// Compares the forms of two layers for some numbers of tokens.
-fn check(backend: &mut CudaBackend, sizes: &Sizes) -> Result<(), String> {
+/// Compares both forms for some numbers of tokens.
+fn check(backend: &mut CudaBackend, subject: &Subject) -> Result<(), String> {
     backend.clear().map_err(|error| error.to_string())?;
-    let graph = layers(sizes);
     let shown = |value: usize| format!("output y{value} %{value}\n");
-    let fused = compile(backend, &graph, &[shown(18)], sizes.dtype)?;
-    let parts = compile(backend, &graph, &[shown(18), shown(6), shown(15)], sizes.dtype)?;
+    let (output, cols) = subject.output;
+    let fused = compile(backend, &subject.graph, &[shown(output)], subject.dtype)?;
+    let all: Vec<String> = std::iter::once(output).chain(subject.hides.iter().copied()).map(shown).collect();
+    let parts = compile(backend, &subject.graph, &all, subject.dtype)?;
     backend.create_caches(&CacheLayout::default()).map_err(|error| error.to_string())?;
-    for tokens in [1, 2, 3, 11, MOST_TOKENS] {
+    for &(tokens, saved) in &subject.saves {
         let counts = [fused, parts].map(|id| backend.launch_count(id, tokens).expect("it was compiled"));
-        if counts[0] + 14 > counts[1] {
-            return Err(format!("{} launches instead of {} of the parts", counts[0], counts[1]));
+        if counts[0] + saved > counts[1] {
+            return Err(format!(
+                "{tokens} tokens are {} launches, and {} of the parts",
+                counts[0], counts[1]
+            ));
         }
-        let want = run(backend, parts, tokens, sizes.hidden)?;
+        let want = run(backend, parts, tokens, subject.hidden)?;
         for again in 0..2 {
-            let got = run(backend, fused, tokens, sizes.hidden)?;
+            let got = run(backend, fused, tokens, subject.hidden)?;
             let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() && a.is_finite();
             if let Some(at) = got.iter().zip(&want).position(|pair| !is_same(pair)) {
-                let (row, col) = (at / sizes.hidden, at % sizes.hidden);
+                let (row, col) = (at / cols, at % cols);
                 return Err(format!(
                     "{tokens} tokens, run {again}: value {col} of row {row} is {} instead of {}",
                     got[at], want[at]
@@ -240,10 +305,10 @@ fn main() -> ExitCode {
         }
     };
     let mut all_good = true;
-    for sizes in &LAYERS {
-        let result = check(&mut backend, sizes);
+    for subject in subjects() {
+        let result = check(&mut backend, &subject);
         let problem = result.as_ref().err().map_or("same bits", String::as_str);
-        println!("{} of {} {}: {problem}", sizes.experts, sizes.hidden, sizes.dtype);
+        println!("{}: {problem}", subject.name);
         all_good &= result.is_ok();
     }
     if all_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }

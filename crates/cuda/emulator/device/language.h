@@ -197,3 +197,7 @@ inline unsigned __reduce_add_sync(unsigned mask, unsigned own) {
     return emulated_vote("__reduce_add_sync", mask, own,
                          [](unsigned got, unsigned, unsigned other, unsigned) { return got + other; });
 }
+inline unsigned __reduce_max_sync(unsigned mask, unsigned own) {
+    return emulated_vote("__reduce_max_sync", mask, own,
+                         [](unsigned got, unsigned, unsigned other, unsigned) { return other > got ? other : got; });
+}

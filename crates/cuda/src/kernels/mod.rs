@@ -16,6 +16,7 @@ pub(crate) mod moe_matmul;
 pub(crate) mod moe_route;
 pub(crate) mod moe_rows;
 pub(crate) mod norm;
+pub(crate) mod normed_matmul;
 pub(crate) mod pointwise;
 pub(crate) mod rope;
 pub(crate) mod round;
@@ -57,6 +58,11 @@ pub(crate) fn declarations(arch: Arch) -> Vec<Declaration> {
         round::declare,
     ];
     ops.iter().flat_map(|declare| declare(arch)).collect()
+}
+
+/// Kernels of several calls, at the sizes that are met most.
+pub(crate) fn fused_specialisations(arch: Arch) -> Vec<Specialisation> {
+    [experts::specialisations(arch), normed_matmul::specialisations(arch)].concat()
 }
 
 /// Sizes of kernels that the released models meet beside those that are declared.

@@ -9,8 +9,8 @@ use crate::step_table::StepTable;
 
 /// Words of a tile of rows, as kernels/experts.cuh says.
 pub(super) const TILE_WORDS: usize = 8;
-/// The most rows of a tile.
-pub(super) const MOST_ROWS: usize = 4;
+/// The most rows of a tile: that of kernels for one token, for two, and for more.
+pub(super) const ROWS: [usize; 3] = [1, 2, 4];
 /// The most pairs of token and chosen expert.
 pub(super) const MOST_PAIRS: usize = 512;
 /// Outputs of the router that a block computes.
@@ -74,7 +74,6 @@ c_struct! {
         pub routed_largest: Ptr<u32>,
         pub x_stride: u32,
         pub top_k: u32,
-        pub tile_rows: u32,
         /// Tiles of rows of the shared expert.
         pub shared_tiles: u32,
         /// Blocks of a tile of rows.
@@ -82,9 +81,8 @@ c_struct! {
         pub routed_blocks: u32,
         pub shared_cols: u32,
         pub routed_cols: u32,
-        /// Shared memory of a warp's weights.
-        pub chain_bytes: u32,
-        pub unused: u32,
+        /// Tiles of rows of chosen experts that have blocks of their own.
+        pub tiles_at_once: u32,
     }
 
     pub(super) struct ExpertsDownParams {
@@ -105,16 +103,15 @@ c_struct! {
         /// Blocks that have ended, of every two units.
         pub arrivals: Ptr<u32>,
         pub top_k: u32,
-        pub tile_rows: u32,
         pub shared_tiles: u32,
         pub routed_blocks: u32,
         pub shared_cols: u32,
         pub routed_cols: u32,
-        pub shared_chain_bytes: u32,
-        pub routed_chain_bytes: u32,
-        /// Where rows start in shared memory.
+        /// Tiles of rows of chosen experts that have blocks of their own.
+        pub tiles_at_once: u32,
+        /// Where rows and sums start in shared memory.
         pub rows_at: u32,
-        pub unused: u32,
+        pub sums_at: u32,
     }
 }
 
@@ -139,15 +136,15 @@ pub(super) fn route_kernel(route: &RouteDims, threads: u32) -> Specialisation {
     crate::kernels::moe_route::define(kernel, route).define("OUTPUTS", ROUTER_OUTPUTS)
 }
 
-fn product(source: &'static Source, entry: &'static str, tiles: Tiles) -> Specialisation {
+fn product(source: &'static Source, entry: &'static str, tiles: Tiles, rows: usize) -> Specialisation {
     let kernel = tiles.define(Specialisation::new(source, entry)).define("PARTS", 1).define("EXPERTS", 1);
-    kernel.expecting(Expects::Mma)
+    kernel.define("ROWS", rows).expecting(Expects::Mma)
 }
 
-pub(super) fn up_kernel(tiles: Tiles) -> Specialisation {
-    product(&UP, "experts_up", tiles)
+pub(super) fn up_kernel(tiles: Tiles, rows: usize) -> Specialisation {
+    product(&UP, "experts_up", tiles, rows)
 }
 
-pub(super) fn down_kernel(tiles: Tiles) -> Specialisation {
-    product(&DOWN, "experts_down", tiles)
+pub(super) fn down_kernel(tiles: Tiles, rows: usize) -> Specialisation {
+    product(&DOWN, "experts_down", tiles, rows)
 }

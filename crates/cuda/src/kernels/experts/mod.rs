@@ -8,8 +8,8 @@ use mambo_kernel::{BackendError, Op, RouteDims, Scoring};
 use mambo_tensor::DType;
 
 use self::kernels::{
-    ExpertWeights, ExpertsDownParams, ExpertsRouteParams, ExpertsUpParams, MOST_PAIRS, MOST_ROWS,
-    ROUTER_OUTPUTS, THREADS, TILE_WORDS, UNITS, down_kernel, route_kernel, up_kernel,
+    ExpertWeights, ExpertsDownParams, ExpertsRouteParams, ExpertsUpParams, MOST_PAIRS, ROUTER_OUTPUTS, ROWS,
+    THREADS, TILE_WORDS, UNITS, down_kernel, route_kernel, up_kernel,
 };
 use super::binding::Binding;
 use super::matmul::{Form, Packed, TILE_COLS, TILE_ROWS, Tiles, tiles_of};
@@ -29,6 +29,8 @@ const ROUTER_ROW_BLOCKS: usize = 8;
 const MOST_EXPERTS: usize = 256;
 /// Values of a row that a thread of the norm holds.
 const HELD: usize = 8;
+/// Floats from one row's sums to the next.
+const SUMS_STRIDE: usize = 20;
 /// Slices of the columns.
 const SLICES: usize = 4;
 /// Shared memory of a block of products beside weights and rows.
@@ -46,10 +48,8 @@ pub(crate) fn specialisations(_: Arch) -> Vec<Specialisation> {
         scale: 1.0,
     };
     let products = [DType::Q4_0, DType::Q8_0, DType::Q4K, DType::NVFP4].into_iter().filter_map(tiles_of);
-    products
-        .flat_map(|tiles| [up_kernel(tiles), down_kernel(tiles)])
-        .chain([route_kernel(&nano, 512)])
-        .collect()
+    let sized = |tiles: Tiles| ROWS.map(|rows| [up_kernel(tiles, rows), down_kernel(tiles, rows)]).concat();
+    products.flat_map(sized).chain([route_kernel(&nano, 512)]).collect()
 }
 
 /// What one product multiplies with.
@@ -84,9 +84,9 @@ impl<'a> Product<'a> {
         ExpertWeights { tiles, factors, col_tiles: narrow(self.col_tiles()), units: narrow(self.units()) }
     }
 
-    /// Bytes of a warp's slice, at most.
-    fn chain_bytes(&self) -> usize {
-        self.col_tiles().div_ceil(SLICES) * self.tiles.tile_bytes()
+    /// Bytes of a unit's weights.
+    fn unit_bytes(&self) -> usize {
+        self.col_tiles() * self.tiles.tile_bytes()
     }
 
     /// Bytes of a row in shared memory.
@@ -173,7 +173,7 @@ impl<'a> Layer<'a> {
         if !has_same_tiles || !fits || tokens == 0 || router.form != Form::Rows {
             return Ok(None);
         }
-        let tile_rows = tokens.next_power_of_two().min(MOST_ROWS);
+        let tile_rows = tokens.next_power_of_two().min(ROWS[2]);
         let rounded_stride = (up.col_tiles() * 2 * TILE_COLS + 4).next_multiple_of(16);
         Ok(Some(Layer {
             calls,
@@ -207,20 +207,35 @@ impl<'a> Layer<'a> {
         self.down.out()
     }
 
+    /// Tiles that have blocks of their own: as many as experts are chosen if all are equally likely, and some more.
+    fn tiles_at_once(&self) -> usize {
+        let experts = self.route.experts as f64;
+        let missed = (1.0 - self.route.top_k as f64 / experts).powi(self.tokens as i32);
+        self.most_tiles().min((experts * (1.0 - missed) * 1.08) as usize + 2)
+    }
+
     /// Shared memory of a block of the products up and down; none where it has too little.
     fn shared_bytes(&self) -> Option<(usize, usize)> {
-        let warps = UNITS * SLICES;
-        let up = warps * self.up.chain_bytes() + self.tile_rows * self.up.row_bytes();
-        let row = self.down.row_bytes().max(self.shared_down.row_bytes());
-        let down = self.down_weights() + self.tile_rows * row;
+        let up = UNITS * self.up.unit_bytes() + self.tile_rows * self.up.row_bytes() + self.sum_bytes();
+        let down = self.down_sums_at() + self.sum_bytes();
         let router = ROUTER_OUTPUTS * self.cols().next_multiple_of(128) * 4;
         let most = self.calls[NORM].facts.shared_bytes as usize;
         (up.max(down) + FIXED_SHARED <= most && router + (48 << 10) <= most).then_some((up, down))
     }
 
+    /// Bytes of the sums of a block's slices.
+    fn sum_bytes(&self) -> usize {
+        UNITS * SLICES * self.tile_rows * SUMS_STRIDE * 4
+    }
+
     /// Bytes of the weights of a block of products down: two units of a chosen expert, or one of the shared one.
     fn down_weights(&self) -> usize {
-        (UNITS * SLICES * self.down.chain_bytes()).max(SLICES * self.shared_down.chain_bytes())
+        (UNITS * self.down.unit_bytes()).max(self.shared_down.unit_bytes())
+    }
+
+    /// Where their sums start.
+    fn down_sums_at(&self) -> usize {
+        self.down_weights() + self.tile_rows * self.down.row_bytes().max(self.shared_down.row_bytes())
     }
 
     fn passed(&self) -> Passed {
@@ -275,7 +290,7 @@ impl<'a> Layer<'a> {
             unused: 0,
         };
         let threads = row_threads(params.cols);
-        let blocks = narrow(self.route.experts.div_ceil(ROUTER_OUTPUTS));
+        let blocks = narrow(self.route.experts.div_ceil(ROUTER_OUTPUTS)) + 1;
         let shared = ROUTER_OUTPUTS as u32 * params.padded_cols * 4;
         let launch = Launch::new(route_kernel(&self.route, threads), &params);
         let grid = [blocks, narrow(self.tokens.min(ROUTER_ROW_BLOCKS)), 1];
@@ -296,18 +311,16 @@ impl<'a> Layer<'a> {
             routed_largest: passed.clear.plus_bytes(self.tokens * 4),
             x_stride: narrow(self.rounded_stride),
             top_k: narrow(self.route.top_k),
-            tile_rows: narrow(self.tile_rows),
             shared_tiles: narrow(self.shared_tiles()),
             shared_blocks: narrow(self.shared_up.units().div_ceil(UNITS)),
             routed_blocks: narrow(self.up.units().div_ceil(UNITS)),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            chain_bytes: narrow(self.up.chain_bytes()),
-            unused: 0,
+            tiles_at_once: narrow(self.tiles_at_once()),
         };
-        let routed = params.routed_blocks * narrow(self.most_tiles());
+        let routed = params.routed_blocks * params.tiles_at_once;
         let blocks = params.shared_blocks * params.shared_tiles + routed;
-        let launch = Launch::new(up_kernel(self.up.tiles), &params);
+        let launch = Launch::new(up_kernel(self.up.tiles, self.tile_rows), &params);
         launch.grid([blocks, 1, 1]).block(THREADS).shared(narrow(shared_bytes))
     }
 
@@ -329,19 +342,17 @@ impl<'a> Layer<'a> {
             routed_out: passed.routed_down,
             arrivals: passed.clear.plus_bytes((self.tokens + self.pairs()) * 4),
             top_k: narrow(self.route.top_k),
-            tile_rows: narrow(self.tile_rows),
             shared_tiles: narrow(self.shared_tiles()),
             routed_blocks: narrow(self.down.units().div_ceil(UNITS)),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            shared_chain_bytes: narrow(self.shared_down.chain_bytes()),
-            routed_chain_bytes: narrow(self.down.chain_bytes()),
+            tiles_at_once: narrow(self.tiles_at_once()),
             rows_at: narrow(self.down_weights()),
-            unused: 0,
+            sums_at: narrow(self.down_sums_at()),
         };
-        let routed = params.routed_blocks * narrow(self.most_tiles());
+        let routed = params.routed_blocks * params.tiles_at_once;
         let blocks = params.shared.units * params.shared_tiles + routed;
-        let launch = Launch::new(down_kernel(self.down.tiles), &params);
+        let launch = Launch::new(down_kernel(self.down.tiles, self.tile_rows), &params);
         launch.grid([blocks, 1, 1]).block(THREADS).shared(narrow(shared_bytes))
     }
 }
