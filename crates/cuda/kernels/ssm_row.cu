@@ -398,7 +398,7 @@ DEVICE void end_chunk(const SsmStepParams& p, const RowShared& shared, BoundaryS
         put(boundary.stepped, s, fragment_column(channel), __fmul_rn(boundary.steps[s], x));
     }
     __syncthreads();
-    advance(boundary, place, piece, has_state);
+    advance(boundary, boundary.decays[SSM_CHUNK - 1], place, piece, has_state);
     u32 next = at.position + 1;
     round_piece(piece, place, own, p.slots.layer, next);
     store_piece(piece, place, own.part, state_words(p.slots, at.slot, next, own.head, HEADS));

@@ -76,10 +76,7 @@ struct StepRows {
     }
 };
 
-// Two blocks hide each other's waits, where registers suffice for both.
-#define BLOCKS_AT_ONCE (N_BLOCKS == 4 && IN_FOURS && STATE_ELEM == STATE_F32 && __CUDA_ARCH__ == 900 ? 2 : 1)
-
-KERNEL __launch_bounds__(CHUNK_THREADS, BLOCKS_AT_ONCE) ssm_step(const __grid_constant__ SsmStepParams p) {
+KERNEL __launch_bounds__(CHUNK_THREADS, 1) ssm_step(const __grid_constant__ SsmStepParams p) {
     ChunkShared& shared = *(ChunkShared*)shared_bytes;
     ScanHead own;
     own.head = blockIdx.x / PARTS, own.part = blockIdx.x % PARTS;
