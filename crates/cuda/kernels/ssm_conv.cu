@@ -1,7 +1,7 @@
 // ssm_conv: y[t,c] = SiLU(bias[c] + Σ_k w[c,k]·xBC[t-K+1+k, c]); the raw columns go into the slot's ring.
 //
-// A thread of `ssm_conv` reads ROWS rows of one channel at once, then walks them with the columns before each in
-// registers. `ssm_conv_store` runs when all have read the ring. 8 bytes per value.
+// A thread of `ssm_conv` walks ROWS rows of one channel, with the columns before each in registers. `ssm_conv_store`
+// runs when all have read the ring. 8 bytes per value.
 // Defines: TAPS, ROWS.
 #include "ssm.cuh"
 
@@ -24,32 +24,22 @@ KERNEL ssm_conv(const __grid_constant__ ConvParams p) {
     start_dependents();
     wait_for_inputs();
     if (channel >= p.x.cols) return;
-    u32 first = blockIdx.y * ROWS, end = min(p.step->rows, first + ROWS);
-    u32 segments[ROWS];
-    float values[ROWS];
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        bool is_there = first + i < end;
-        segments[i] = is_there ? p.step->row_segment[first + i] : 0;
-        values[i] = is_there ? f32_row(p.x, first + i)[channel] : 0.0f;
-    }
+    u32 rows = p.step->rows, end = min(rows, (blockIdx.y + 1) * ROWS);
     u32 known = 0xffffffffu;
+    SegmentEntry segment;
     float columns[TAPS];
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        u32 row = first + i;
-        if (row >= end) return;
-        bool is_new = segments[i] != known;
-#pragma unroll
-        for (int k = 0; k + 1 < TAPS; k++) columns[k] = columns[k + 1];
+    for (u32 row = blockIdx.y * ROWS; row < end; row++) {
+        u32 index = p.step->row_segment[row];
+        bool is_new = index != known;
         if (is_new) {
-            known = segments[i];
-            SegmentEntry segment = p.step->segments[known];
-            int position = (int)(segment.position + (row - segment.first_row));
-#pragma unroll
-            for (int k = 0; k + 1 < TAPS; k++) columns[k] = column_at(p, segment, position - (TAPS - 1) + k, channel);
+            known = index;
+            segment = p.step->segments[index];
         }
-        columns[TAPS - 1] = values[i];
+        int position = (int)(segment.position + (row - segment.first_row));
+#pragma unroll
+        for (int k = 0; k + 1 < TAPS; k++)
+            columns[k] = is_new ? column_at(p, segment, position - (TAPS - 1) + k, channel) : columns[k + 1];
+        columns[TAPS - 1] = f32_row(p.x, row)[channel];
         f32_row(p.out, row)[channel] = silu(convolve<TAPS>(weight, bias, columns));
     }
 }
