@@ -5,8 +5,8 @@ use mambo_kernel::{BackendError, Op, OpKind, SSM_CHUNK, Site, SsmDims, StateElem
 use super::binding::Binding;
 use super::declaration::Declaration;
 use super::slot::{
-    ODD, RELEASED, SlotView, chunk_shared_bytes, chunk_threads, head_blocks, is_scannable, most_shared_bytes,
-    segment_blocks, sized,
+    ODD, PART_CHANNELS, RELEASED, SlotView, chunk_shared_bytes, chunk_threads, is_scannable,
+    most_shared_bytes, segment_blocks, sized,
 };
 use crate::arch::Arch;
 use crate::launch::Launch;
@@ -81,7 +81,7 @@ fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
     let chunks = chunks(&dims, binding.facts.shared_bytes);
     let kernel = |entry| kernel(entry, &dims, elem, chunks);
     let scan = Launch::new(kernel("ssm_scan"), &params)
-        .grid([head_blocks(&dims), segments, 1])
+        .grid([dims.heads as u32, segments, dims.head_dim.div_ceil(PART_CHANNELS) as u32])
         .block(2 * chunk_threads(&dims))
         .shared(chunks * chunk_shared_bytes(&dims) + BESIDE_CHUNKS);
     let rows = tokens.min(SSM_CHUNK) as u32;
