@@ -39,6 +39,15 @@ fn store(view: View, row: u32, col: u32, value: f32) {
     put(word_at(view, row, col), bitcast<u32>(value));
 }
 
+// The same value: what compilers cannot see through, so that they do not choose in which order factors are multiplied.
+fn settled(value: f32) -> f32 {
+    return bitcast<f32>(bitcast<u32>(value) ^ step[STEP_ZERO]);
+}
+
+fn settled_four(values: vec4<f32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(bitcast<vec4<u32>>(values) ^ vec4<u32>(step[STEP_ZERO]));
+}
+
 struct Segment {
     slot: u32,
     first_row: u32,

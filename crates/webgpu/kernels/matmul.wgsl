@@ -3,8 +3,11 @@
 // A team of threads has four outputs, a thread every TEAM-th block of theirs; rows of x lie in workgroup memory, ROUND
 // blocks at a time. A block's sums are left there, too, and one thread adds those of a row and four outputs in order,
 // so that neither the team nor the round decides about bits. A shard has some of the outputs, or some of the experts.
-// Constants: those of product.wgsl, TEAM (threads), ROUND (a multiple of TEAM).
+// A single row may be the input of a norm that is done here: of all columns, or of NORM_GROUPS groups of them; its sums
+// of squares run in the order of rms_norm.wgsl and gated_group_norm.wgsl. Then all columns are staged in one round.
+// Constants: those of product.wgsl, TEAM (threads), ROUND (a multiple of TEAM), NORM_GROUPS (0 for none), NORM_SIZE.
 #include "product.wgsl"
+#include "rms.wgsl"
 
 const THREADS: u32 = 128u;
 const TEAMS: u32 = THREADS / TEAM;
@@ -13,6 +16,9 @@ const TEAMS: u32 = THREADS / TEAM;
 var<workgroup> xs: array<vec4<f32>, X_VECTORS>;
 // By row, team and block: sums of the team's outputs.
 var<workgroup> sums: array<vec4<f32>, SUM_VECTORS>;
+
+// By group and thread: sums of squares.
+var<workgroup> squares: array<f32, SQUARES>;
 
 struct Blocks { a: Block, b: Block, c: Block, d: Block }
 
@@ -33,6 +39,46 @@ fn stage(first: u32, count: u32, thread: u32) {
                 values = four_of_x(r, (first * 8u + i) * 4u);
             }
             xs[r * ROUND * 8u + (i ^ ((i >> 3u) & 7u))] = values;
+        }
+    }
+}
+
+fn x_at(col: u32) -> f32 {
+    let i = col >> 2u;
+    return xs[i ^ ((i >> 3u) & 7u)][col & 3u];
+}
+
+fn normalize(thread: u32) {
+    workgroupBarrier();
+    for (var g = 0u; g < NORM_GROUPS; g++) {
+        // A thread stands for two of the norm's 256.
+        var low = 0.0;
+        var high = 0.0;
+        for (var first = 0u; first < NORM_SIZE; first += 2u * THREADS) {
+            if (first + thread < NORM_SIZE) {
+                let x = x_at(g * NORM_SIZE + first + thread);
+                low = fma(x, x, low);
+            }
+            if (first + THREADS + thread < NORM_SIZE) {
+                let x = x_at(g * NORM_SIZE + first + THREADS + thread);
+                high = fma(x, x, high);
+            }
+        }
+        squares[g * THREADS + thread] = low + high;
+    }
+    workgroupBarrier();
+    for (var half = THREADS / 2u; half > 0u; half >>= 1u) {
+        for (var i = thread; i < NORM_GROUPS * half; i += THREADS) {
+            let at = i / half * THREADS + i % half;
+            squares[at] = squares[at] + squares[at + half];
+        }
+        workgroupBarrier();
+    }
+    for (var i = thread; i < ROUND * 8u; i += THREADS) {
+        if (i * 4u < NORM_GROUPS * NORM_SIZE) {
+            let at = i ^ ((i >> 3u) & 7u);
+            let factor = rms_factor(squares[i * 4u / NORM_SIZE * THREADS], NORM_SIZE, p.eps);
+            xs[at] = settled_four(xs[at] * factor) * four_of_vector(p.norm + i * 4u);
         }
     }
 }
@@ -69,10 +115,35 @@ fn multiply(blocks: Blocks, at: u32, team: u32) {
     }
 }
 
+// Adds the sums of blocks in order; eight are on their way at once.
+fn add_sums(total: vec4<f32>, first: u32, count: u32) -> vec4<f32> {
+    var sum = total;
+    var b = 0u;
+    for (; b + 8u <= count; b += 8u) {
+        let at = first + b;
+        let s0 = sums[at];
+        let s1 = sums[at + 1u];
+        let s2 = sums[at + 2u];
+        let s3 = sums[at + 3u];
+        let s4 = sums[at + 4u];
+        let s5 = sums[at + 5u];
+        let s6 = sums[at + 6u];
+        let s7 = sums[at + 7u];
+        sum = (((((((sum + s0) + s1) + s2) + s3) + s4) + s5) + s6) + s7;
+    }
+    for (; b < count; b++) {
+        sum = sum + sums[first + b];
+    }
+    return sum;
+}
+
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    pick(group.z * GRID_ROWS + group.y, thread);
-    let chosen = workgroupUniformLoad(&picked);
+    var chosen = vec2<u32>(0u, 1u);
+    if (!IS_ALONE) {
+        pick(group.z * GRID_ROWS + group.y, thread);
+        chosen = workgroupUniformLoad(&picked);
+    }
     let count = chosen.y;
     let expert = chosen.x - p.first_expert;
     if (count == 0u || expert >= p.experts) {
@@ -83,9 +154,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     // A block is read while the one before it is multiplied, the first while x is on its way.
     var block = thread % TEAM;
     var next = blocks_at(expert, output, min(block, p.blocks - 1u));
+    // Who adds a row's blocks to four outputs, and what those end with.
+    let row = thread / TEAMS;
+    let own = group.x * 4u * TEAMS + thread % TEAMS * 4u;
+    let adds = row < count && own < p.outputs;
+    var out_row = 0u;
+    var ends = Ends(vec4<f32>(0.0), vec4<f32>(0.0));
+    if (adds) {
+        if (!IS_ALONE) {
+            out_row = out_rows[row];
+        }
+        ends = ends_of(out_row, expert, own);
+    }
     var total = vec4<f32>(0.0);
     for (var first = 0u; first < p.blocks; first += ROUND) {
         stage(first, count, thread);
+        if (NORM_GROUPS > 0u) {
+            normalize(thread);
+        }
         workgroupBarrier();
         let end = min(first + ROUND, p.blocks);
         while (block < end) {
@@ -96,15 +182,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             multiply(blocks, at, team);
         }
         workgroupBarrier();
-        if (thread < TEAMS * TILE_ROWS) {
-            for (var b = 0u; b < end - first; b++) {
-                total = total + sums[thread * ROUND + b];
-            }
+        if (adds) {
+            total = add_sums(total, thread * ROUND, end - first);
         }
     }
-    let row = thread / TEAMS;
-    let own = group.x * 4u * TEAMS + thread % TEAMS * 4u;
-    if (row < count && own < p.outputs) {
-        finish(out_rows[row], expert, own, total);
+    if (adds) {
+        finish(out_row, own, total, ends);
     }
 }

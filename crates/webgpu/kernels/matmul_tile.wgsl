@@ -110,10 +110,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let row = own_row * 4u + (i & 3u) + (i >> 2u) * (TILE_ROWS / 2u);
         let output = first_output + own_output * 4u;
         if (row < count && output < p.outputs) {
-            finish(out_rows[row], expert, output, sums[2u * i]);
+            finish(out_rows[row], output, sums[2u * i], ends_of(out_rows[row], expert, output));
         }
         if (row < count && output + 64u < p.outputs) {
-            finish(out_rows[row], expert, output + 64u, sums[2u * i + 1u]);
+            let ends = ends_of(out_rows[row], expert, output + 64u);
+            finish(out_rows[row], output + 64u, sums[2u * i + 1u], ends);
         }
     }
 }

@@ -51,9 +51,15 @@ fn pick(index: u32, thread: u32) {
     }
 }
 
+// Whether the tile is the only row there is, which need not be looked for.
+const IS_ALONE: bool = EXPERTS == 0u && TILE_ROWS == 1u;
+
 // Four values of x; zeros beyond its columns.
 fn four_of_x(row: u32, col: u32) -> vec4<f32> {
-    let at = row_words[row] + col;
+    var at = p.x.data + col;
+    if (!IS_ALONE) {
+        at = row_words[row] + col;
+    }
     if (col + 4u <= p.cols) {
         return bitcast<vec4<f32>>(four_words(at));
     }
@@ -69,31 +75,42 @@ fn weight_row(expert: u32, output: u32) -> u32 {
     return expert * p.outputs + min(output, p.outputs - 1u);
 }
 
-// What becomes of sums of blocks.
-fn finished(row: u32, expert: u32, output: u32, sum: f32) -> f32 {
-    let factor = row_factor(expert * p.outputs + output);
+// What a product of four outputs ends with: factors of their rows, and the residual's values.
+struct Ends { factors: vec4<f32>, residual: vec4<f32> }
+
+fn ends_of(row: u32, expert: u32, output: u32) -> Ends {
+    var ends = Ends(vec4<f32>(0.0), vec4<f32>(0.0));
+    for (var i = 0u; i < 4u; i++) {
+        ends.factors[i] = row_factor(weight_row(expert, output + i));
+    }
     if (EPILOGUE == 2u) {
-        return fma(sum, factor, load(p.residual, row, p.first + output));
+        let at = word_at(p.residual, row, p.first + output);
+        if (output + 4u <= p.outputs) {
+            ends.residual = bitcast<vec4<f32>>(four_words(at));
+        } else {
+            for (var i = 0u; output + i < p.outputs; i++) {
+                ends.residual[i] = bitcast<f32>(word(at + i));
+            }
+        }
     }
-    if (EPILOGUE == 1u) {
-        let positive = max(sum * factor, 0.0);
-        return positive * positive;
-    }
-    return sum * factor;
+    return ends;
 }
 
 // Stores four outputs of a row.
-fn finish(row: u32, expert: u32, output: u32, sums: vec4<f32>) {
+fn finish(row: u32, output: u32, sums: vec4<f32>, ends: Ends) {
+    var values = sums * ends.factors;
+    if (EPILOGUE == 1u) {
+        let positive = max(values, vec4<f32>(0.0));
+        values = positive * positive;
+    } else if (EPILOGUE == 2u) {
+        values = fma(sums, ends.factors, ends.residual);
+    }
+    let at = word_at(p.out, row, p.first + output);
     if (output + 4u <= p.outputs) {
-        var values = vec4<f32>(0.0);
-        values.x = finished(row, expert, output, sums.x);
-        values.y = finished(row, expert, output + 1u, sums.y);
-        values.z = finished(row, expert, output + 2u, sums.z);
-        values.w = finished(row, expert, output + 3u, sums.w);
-        put_four(word_at(p.out, row, p.first + output), bitcast<vec4<u32>>(values));
+        put_four(at, bitcast<vec4<u32>>(values));
         return;
     }
     for (var i = 0u; i < 4u && output + i < p.outputs; i++) {
-        store(p.out, row, p.first + output + i, finished(row, expert, output + i, sums[i]));
+        put(at + i, bitcast<u32>(values[i]));
     }
 }

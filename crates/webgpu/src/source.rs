@@ -35,6 +35,7 @@ const HEADERS: &[(&str, &str)] = headers![
     "math.wgsl",
     "numbers.wgsl",
     "product.wgsl",
+    "rms.wgsl",
     "slot.wgsl",
     "sums.wgsl",
     "weight_bf16.wgsl",

@@ -8,7 +8,7 @@ use super::declaration::{Bind, Declaration, PACKED};
 use super::pointwise::source;
 use crate::params::{Params, View, narrow, params};
 use crate::source::{Source, Specialisation};
-use crate::stored::{Form, arithmetic, held};
+use crate::stored::{BLOCK, Form, arithmetic, held};
 use crate::weights::{Matrix, Shard};
 
 params! {
@@ -36,6 +36,9 @@ params! {
         sorted: u32,
         tiles: u32,
         order: u32,
+        /// Weights of the norm of x among the vectors, and what is added to the mean.
+        norm: u32,
+        eps: f32,
     }
     struct MoeSortParams { ids: View, top_k: u32, experts: u32, tiles: u32, order: u32 }
 }
@@ -123,9 +126,21 @@ struct Kernel {
     epilogue: Epilogue,
     /// Whether all operands stand on multiples of four words.
     is_aligned: bool,
+    /// Groups of the norm that a single row needs first, and columns of each.
+    norm_groups: usize,
+    norm_size: usize,
 }
 
 impl Kernel {
+    const PLAIN: Kernel = Kernel {
+        form: Form::F32,
+        has_experts: false,
+        epilogue: Epilogue::None,
+        is_aligned: false,
+        norm_groups: 0,
+        norm_size: 4,
+    };
+
     fn of(self, shape: Shape) -> Specialisation {
         let epilogue = match self.epilogue {
             Epilogue::Relu2 => 1,
@@ -143,6 +158,9 @@ impl Kernel {
             Shape::Few { rows, team, round } => kernel
                 .define("TEAM", team)
                 .define("ROUND", round)
+                .define("NORM_GROUPS", self.norm_groups)
+                .define("NORM_SIZE", self.norm_size)
+                .define("SQUARES", (self.norm_groups * FEW_THREADS).max(1))
                 .define("X_VECTORS", rows * round * 8)
                 .define("SUM_VECTORS", rows * round * (FEW_THREADS / team)),
             Shape::Many { rows } => kernel.define("X_VECTORS", 4 * rows),
@@ -184,7 +202,14 @@ fn declare_row(
     let form = held(example).expect("listed types are held");
     let epilogues = [Epilogue::None, Epilogue::Relu2, Epilogue::Residual];
     let used = if has_experts { &epilogues[..2] } else { &epilogues[..] };
-    let kernel = |epilogue: &Epilogue| Kernel { form, has_experts, epilogue: *epilogue, is_aligned: true };
+    let kernel = |epilogue: &Epilogue| Kernel {
+        form,
+        has_experts,
+        epilogue: *epilogue,
+        is_aligned: true,
+        norm_groups: 0,
+        norm_size: 4,
+    };
     let mut kernels: Vec<_> = used.iter().flat_map(|epilogue| kernel(epilogue).all()).collect();
     if has_experts {
         kernels.push(sort_kernel(128, EXPERT_TILE_ROWS));
@@ -236,6 +261,8 @@ fn shard_params(binding: &Binding, matrix: &Matrix, shard: &Shard) -> MatmulPara
         sorted: 0,
         tiles: 0,
         order: 0,
+        norm: 0,
+        eps: 0.0,
     }
 }
 
@@ -251,6 +278,27 @@ impl MatmulParams {
     }
 }
 
+/// A product that does the norm of its x itself, if it has to and the row is alone.
+fn normed(
+    binding: &Binding,
+    is_single: bool,
+    kernel: Kernel,
+    params: MatmulParams,
+) -> (Kernel, MatmulParams) {
+    let Some(norm) = binding.norm.filter(|_| is_single) else { return (kernel, params) };
+    let norm_size = params.cols as usize / norm.groups;
+    let params = MatmulParams { x: norm.x, norm: norm.weight, eps: norm.eps, ..params };
+    (Kernel { norm_groups: norm.groups, norm_size, ..kernel }, params)
+}
+
+/// Whether a product of one row can do the norm of its columns, in so many groups.
+pub(crate) fn takes_norm(cols: usize, out: usize, groups: usize, workgroup_bytes: usize) -> bool {
+    let blocks = cols.div_ceil(BLOCK);
+    let Shape::Few { team, round, .. } = Shape::few(true, blocks, out, workgroup_bytes) else { return false };
+    let bytes = round * 16 * (8 + FEW_THREADS / team) + groups * FEW_THREADS * 4 + 256;
+    cols.is_multiple_of(4 * groups) && round >= blocks && bytes <= workgroup_bytes
+}
+
 /// How many of something there are in a step.
 type Count = Box<dyn Fn(&super::binding::StepFacts) -> usize + Send + Sync>;
 
@@ -264,7 +312,8 @@ fn shaped(kernel: Kernel, shape: Shape, shard: &Shard, params: &MatmulParams, ti
 fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::Matmul { out, epilogue } = binding.call.op else { binding.wrong_op() };
     let matrix = binding.matrix(0, [1, out, binding.call.inputs[0].cols])?;
-    let kernel = Kernel { form: matrix.form, has_experts: false, epilogue, is_aligned: false };
+    let kernel =
+        Kernel { form: matrix.form, has_experts: false, epilogue, ..Kernel::PLAIN };
     let (rows, most) = (binding.rows(), binding.most_rows());
     let mut launches = Vec::new();
     for shard in &matrix.shards {
@@ -278,10 +327,13 @@ fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
             (FEW_ROWS + 1..usize::MAX, Shape::Many { rows: TILE_ROWS }),
         ];
         for (range, shape) in ranges.into_iter().filter(|(range, _)| range.start <= most) {
+            let is_single = range.end == 2;
             let tiles: Count = Box::new(move |facts| {
                 let rows = facts.rows(rows);
                 if range.contains(&rows) { rows.div_ceil(shape.rows()) } else { 0 }
             });
+            let (kernel, params) = normed(binding, is_single, kernel, params);
+            let (kernel, params) = normed(binding, is_single, kernel, params);
             launches.push(shaped(kernel, shape, shard, &params, tiles));
         }
     }
@@ -291,14 +343,15 @@ fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
 fn bind_moe_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::MoeMatmul { experts, top_k, out, epilogue } = binding.call.op else { binding.wrong_op() };
     let matrix = binding.matrix(0, [experts, out, binding.call.inputs[0].cols])?;
-    let kernel = Kernel { form: matrix.form, has_experts: true, epilogue, is_aligned: false };
+    let kernel = Kernel { form: matrix.form, has_experts: true, epilogue, ..Kernel::PLAIN };
     let pairs = binding.max_tokens * top_k;
     let tiles_of = move |pairs: usize, rows: usize| pairs / rows + experts.min(pairs);
     let blocks = matrix.shards[0].layout.blocks;
     let few = |single| Shape::few(single, blocks, out, binding.workgroup_bytes);
-    // Pairs alone; sorted, few of each expert; sorted, many.
+    // Pairs alone, at first of one token; sorted, few of each expert; sorted, many.
     let ranges = [
-        (1..UNSORTED_TOKENS + 1, few(true)),
+        (1..2, few(true)),
+        (2..UNSORTED_TOKENS + 1, few(true)),
         (UNSORTED_TOKENS + 1..FEW_TOKENS + 1, few(false)),
         (FEW_TOKENS + 1..usize::MAX, Shape::Many { rows: EXPERT_TILE_ROWS }),
     ];
@@ -309,7 +362,7 @@ fn bind_moe_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let sort = MoeSortParams { ids, top_k: narrow(top_k), experts: narrow(experts), tiles, order };
     let mut launches = Vec::new();
     for (range, shape) in ranges {
-        let is_sorted = range.start > 1;
+        let is_sorted = range.start > 2;
         if is_sorted {
             let kernel = sort_kernel(experts, shape.rows());
             let range = range.clone();
@@ -327,7 +380,7 @@ fn bind_moe_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
                 order,
                 ..shard_params(binding, matrix, shard)
             };
-            let range = range.clone();
+            let (range, is_single) = (range.clone(), range.end == 2);
             let tiles: Count = Box::new(move |facts| {
                 let pairs = facts.tokens * top_k;
                 match (range.contains(&facts.tokens), is_sorted) {
@@ -336,6 +389,7 @@ fn bind_moe_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
                     (true, true) => tiles_of(pairs, shape.rows()),
                 }
             });
+            let (kernel, params) = normed(binding, is_single, kernel, params);
             launches.push(shaped(kernel, shape, shard, &params, tiles));
         }
     }
