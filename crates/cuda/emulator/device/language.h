@@ -117,6 +117,13 @@ inline T atomicAdd(T* to, Added added) {
     return before;
 }
 
+template <class T>
+inline T atomicMax(T* to, T other) {
+    T before = *to;
+    *to = other > before ? other : before;
+    return before;
+}
+
 // --- What lanes and threads do together -----------------------------------------------------------------------------
 
 inline void __syncthreads() {
@@ -189,4 +196,8 @@ inline unsigned __match_any_sync(unsigned mask, unsigned own) {
 inline unsigned __reduce_add_sync(unsigned mask, unsigned own) {
     return emulated_vote("__reduce_add_sync", mask, own,
                          [](unsigned got, unsigned, unsigned other, unsigned) { return got + other; });
+}
+inline unsigned __reduce_max_sync(unsigned mask, unsigned own) {
+    return emulated_vote("__reduce_max_sync", mask, own,
+                         [](unsigned got, unsigned, unsigned other, unsigned) { return other > got ? other : got; });
 }

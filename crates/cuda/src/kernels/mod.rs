@@ -8,6 +8,7 @@ pub(crate) mod concat;
 pub(crate) mod declaration;
 pub(crate) mod delta_scan;
 pub(crate) mod embed;
+pub(crate) mod experts;
 pub(crate) mod gated_group_norm;
 pub(crate) mod glu;
 pub(crate) mod matmul;
@@ -15,6 +16,7 @@ pub(crate) mod moe_matmul;
 pub(crate) mod moe_route;
 pub(crate) mod moe_rows;
 pub(crate) mod norm;
+pub(crate) mod normed_matmul;
 pub(crate) mod pointwise;
 pub(crate) mod rope;
 pub(crate) mod round;
@@ -58,17 +60,22 @@ pub(crate) fn declarations(arch: Arch) -> Vec<Declaration> {
     ops.iter().flat_map(|declare| declare(arch)).collect()
 }
 
+/// Kernels of several calls, at the sizes that are met most.
+pub(crate) fn fused_specialisations(arch: Arch) -> Vec<Specialisation> {
+    [experts::specialisations(arch), normed_matmul::specialisations(arch)].concat()
+}
+
 /// Sizes of kernels that the released models meet beside those that are declared.
 pub(crate) fn released_sizes(arch: Arch) -> Vec<Specialisation> {
     [
         matmul::released_sizes(arch),
         attention::released_sizes(arch),
-        slot::RELEASED_MIXERS.map(ssm_sizes).concat(),
+        slot::RELEASED_MIXERS.map(|dims| ssm_sizes(&dims, arch)).concat(),
     ]
     .concat()
 }
 
 /// The kernels of a mixer of this size, for states of every type.
-fn ssm_sizes(dims: mambo_kernel::SsmDims) -> Vec<Specialisation> {
-    [ssm_step::sizes(&dims), ssm_scan::sizes(&dims)].concat()
+fn ssm_sizes(dims: &mambo_kernel::SsmDims, arch: Arch) -> Vec<Specialisation> {
+    [ssm_step::sizes(dims), ssm_scan::sizes(dims, arch)].concat()
 }
