@@ -107,8 +107,8 @@ DEVICE float2 row_outputs(const RowShared& shared, const ChunkPlace& place, cons
 
 // Writes gated outputs of 16 channels and the sum of their squares for who normalises the row. Whether that is this warp's
 // block, because the row's other pieces are there; in every lane.
-DEVICE bool leave_piece(const SsmStepParams& p, const ChunkPlace& place, const RowPlace& at, float2 y, float2 z) {
-    float first = gated(y.x, z.x), second = gated(y.y, z.y);
+DEVICE bool leave_piece(const SsmStepParams& p, const ChunkPlace& place, const RowPlace& at, float2 y, float2 gate) {
+    float first = __fmul_rn(y.x, gate.x), second = __fmul_rn(y.y, gate.y);
     // The tree of `piece_squares`, whose last step adds neighbours.
     float sums[2] = {__fmul_rn(first, first), __fmul_rn(second, second)};
 #pragma unroll
@@ -153,7 +153,7 @@ DEVICE void finish_row(const SsmStepParams& p, RowShared& shared, const RowPlace
 DEVICE void end_chunk(const SsmStepParams& p, const RowShared& shared, BoundaryShared& boundary, const RowPlace& at,
                       const ChunkPlace& place, const ScanHead& own, bool has_state) {
     StatePiece piece = {};
-    if (has_state) load_piece(piece, place, own.part, state_words(p.slots, at.slot, at.position, own.head, HEADS));
+    if (has_state) load_piece(piece, place, own.part, at.state(p));
 #pragma unroll
     for (u32 i = threadIdx.x; i < SSM_CHUNK * PART_CHANNELS; i += CHUNK_THREADS) {
         u32 s = i / PART_CHANNELS, channel = i % PART_CHANNELS;
@@ -211,23 +211,26 @@ KERNEL __launch_bounds__(CHUNK_THREADS, BLOCKS_AT_ONCE) ssm_row(const __grid_con
     bool has_x = place.warp == CHUNK_WARPS - 1 && at.part * PART_CHANNELS + place.lane < HEAD_DIM;
     u32 column = threadIdx.x, channel = INNER + column / STATE * GROUP_STATE + at.group * STATE + column % STATE;
     StatePiece piece = {};
-    if (has_state) load_piece(piece, place, own.part, state_words(p.slots, at.slot, at.position, own.head, HEADS));
+    if (has_state) load_piece(piece, place, own.part, at.state(p));
     ChunkB b;
     ChunkB::Values b_values;
     b.fetch(b_values, p, at, place);
     ChunkX x;
     ChunkX::Values x_values;
-    x.fetch(x_values, p, at, place, makes_outputs);
-    ChunkSteps steps;
-    steps.fetch(p, at, makes_outputs);
+    ChunkSteps steps = {};
+    float dt_bias = 0.0f;
+    if (makes_outputs) {
+        x.fetch(x_values, p, at, place);
+        steps.fetch(p, at);
+        dt_bias = p.dt_bias[at.head];
+    }
     Convolution convolution, x_convolution;
     convolution.fetch(p, at, channel, true);
-    x_convolution.fetch(p, at, x_channel, has_x);
-    float dt_bias = p.dt_bias[at.head];
+    if (place.warp == CHUNK_WARPS - 1) x_convolution.fetch(p, at, x_channel, has_x);
     // From here on values are waited for.
     b.take(b_values);
     convolution.add_up();
-    x_convolution.add_up();
+    if (place.warp == CHUNK_WARPS - 1) x_convolution.add_up();
     if (makes_outputs) {
         x.take(x_values);
         x.park(shared.parked_x[place.warp], place);
@@ -250,6 +253,7 @@ KERNEL __launch_bounds__(CHUNK_THREADS, BLOCKS_AT_ONCE) ssm_row(const __grid_con
     if (makes_outputs) {
         float dt = softplus(__fadd_rn(raw_dt, dt_bias));
         sum = steps.insert(dt, at, own.a);
+        z = make_float2(silu(z.x), silu(z.y));
         if (at.part == 0 && threadIdx.x == 0) *at.ring_dt(p, at.t) = dt;
     }
     __syncthreads();

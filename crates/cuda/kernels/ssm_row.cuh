@@ -30,6 +30,10 @@ struct RowPlace {
         column = position % p.slots.conv_capacity;
     }
 
+    // The head's state at the chunk's start.
+    DEVICE float* state(const SsmStepParams& p) const {
+        return slot + p.slots.state + (first_entry / SSM_CHUNK * HEADS + head) * p.slots.head_stride;
+    }
     DEVICE float* ring_b(const SsmStepParams& p, u32 s) const {
         return slot + p.slots.ring_b + (first_entry + s) * GROUP_STATE + group * STATE;
     }
@@ -93,10 +97,11 @@ struct ChunkB {
 
     typedef float2 Values[2][4];
     DEVICE void fetch(Values& values, const SsmStepParams& p, const RowPlace& at, const ChunkPlace& place) const {
+        const float* first = at.ring_b(p, position(place, 0)) + 32 * place.block + 2 * place.q;
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
             u32 s = position(place, i);
-            const float* from = at.ring_b(p, s) + 32 * place.block + 2 * place.q;
+            const float* from = first + 8 * i * GROUP_STATE;
 #pragma unroll
             for (u32 j = 0; j < 4; j++)
                 values[i][j] = s < at.t ? *(const float2*)(from + 8 * j) : make_float2(0.0f, 0.0f);
@@ -136,13 +141,13 @@ struct ChunkX {
     u32 high[2][4], low[2][4];
 
     typedef float2 Values[8];
-    DEVICE void fetch(Values& values, const SsmStepParams& p, const RowPlace& at, const ChunkPlace& place,
-                      bool is_there) const {
+    DEVICE void fetch(Values& values, const SsmStepParams& p, const RowPlace& at, const ChunkPlace& place) const {
+        const float* first = at.ring_x(p, 2 * place.q) + place.channel + 2 * place.g;
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
-            u32 s = i / 2 * 8 + 2 * place.q + i % 2;
-            const float* from = at.ring_x(p, s) + place.channel + 2 * place.g;
-            values[i] = is_there && s < at.t ? *(const float2*)from : make_float2(0.0f, 0.0f);
+            u32 row = i / 2 * 8 + i % 2;
+            bool is_there = 2 * place.q + row < at.t;
+            values[i] = is_there ? *(const float2*)(first + row * INNER) : make_float2(0.0f, 0.0f);
         }
     }
     DEVICE void take(const Values& values) {
@@ -192,9 +197,9 @@ struct ChunkX {
 struct ChunkSteps {
     float dt, sum;
 
-    DEVICE void fetch(const SsmStepParams& p, const RowPlace& at, bool is_there) {
+    DEVICE void fetch(const SsmStepParams& p, const RowPlace& at) {
         u32 s = threadIdx.x % 32;
-        dt = is_there && s < at.t ? *at.ring_dt(p, s) : 0.0f;
+        dt = s < at.t ? *at.ring_dt(p, s) : 0.0f;
     }
     DEVICE void add_up(float a) {
         u32 s = threadIdx.x % 32;
