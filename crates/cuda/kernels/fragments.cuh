@@ -108,10 +108,10 @@ DEVICE u32 code_pair(const Fragment& fragment, int kk, int i) {
     if (BITS == 4) {
         // The upper nibble of a byte is read in place, as sixteen times its code: a shift less.
         u32 pair = fragment.codes[kk] >> (i / 2 * 8);
-        if (i % 2 == 0) return f16x2_add((pair & 0x000f000fu) | 0x64006400u, 0xe408e408u);
-        return f16x2_fma((pair & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u);
+        if (i % 2 == 0) return f16x2_add(mask_and_set(pair, 0x000f000fu, 0x64006400u), 0xe408e408u);
+        return f16x2_fma(mask_and_set(pair, 0x00f000f0u, 0x64006400u), 0x2c002c00u, 0xd480d480u);
     }
-    u32 number = (word & 0x000f000fu) | 0x64006400u;
+    u32 number = mask_and_set(word, 0x000f000fu, 0x64006400u);
     if (BITS == 5) number |= (fragment.codes[BITS - 1] >> (kk * 4 + i) & 0x00010001u) << 4;
     if (BITS == 6) number |= (fragment.codes[BITS - 2 + kk / 2] >> (kk % 2 * 8 + 2 * i) & 0x00030003u) << 4;
     // 1024 and the zero.
@@ -147,7 +147,8 @@ DEVICE void unpack_tile(const Fragment& fragment, u32 (&values)[16]) {
                 u32 offset = __byte_perm(fragment.lines[GROUP_WORDS + group], 0, rows);
                 values[kk * 4 + i] = f16x2_fma(pairs[i], scale, offset);
             } else {
-                values[kk * 4 + i] = f16x2_mul(pairs[i], __byte_perm(fragment.lines[group], 0, rows));
+                u32 scales = fragment.lines[group];
+                values[kk * 4 + i] = i % 2 == 0 ? f16x2_mul_half<0>(pairs[i], scales) : f16x2_mul_half<1>(pairs[i], scales);
             }
         }
     }

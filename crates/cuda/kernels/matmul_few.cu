@@ -6,7 +6,7 @@
 // on their way before the kernel's inputs are ready. Blocks take at most half of a multiprocessor, so that the next
 // kernel's can begin beside them.
 // Bytes: every weight once per tile of rows. FLOPs: 2 per weight and row, of which the matrix units take eight at once.
-#include "matmul.cuh"
+#include "chain.cuh"
 
 // -DGROUPS of four warps, -DCHUNK tiles that are copied at a time.
 #define GROUP_THREADS (32 * SLICES)
@@ -14,8 +14,6 @@
 #define CHUNK_BYTES (CHUNK * TILE_BYTES)
 #define MOST_STAGES 16
 #define MOST_ROWS 8
-// Floats from one row's sums to the next; so that lanes meet in no bank.
-#define SUMS_STRIDE 20
 #define NO_ITEM 0xffffffffu
 // Chosen experts that a block sorts by itself; more are sorted by a kernel before.
 #define MOST_PAIRS 512
@@ -205,22 +203,6 @@ struct Weights {
     }
 };
 
-// Multiplies a tile of weights with 64 columns of the rows.
-DEVICE void multiply_tile(u32 weights_at, u32 lane, u32 x, u32 part_bytes, float (&sums)[PARTS][4]) {
-    Fragment fragment;
-    load_fragment(FromShared{weights_at}, lane, fragment);
-    u32 a[16];
-    unpack_tile(fragment, a);
-#pragma unroll
-    for (int part = 0; part < PARTS; part++) {
-        u32 b[8];
-        load_matrices(b, x + part * part_bytes);
-        load_matrices(b + 4, x + part * part_bytes + 64);
-#pragma unroll
-        for (int kk = 0; kk < 4; kk++) multiply_step(sums[part], a + 4 * kk, b[2 * kk], b[2 * kk + 1]);
-    }
-}
-
 // Brings the rows of a tile to shared memory. All threads of the block take part.
 DEVICE void load_rows(const MatmulParams& p, const RowTiles& row_tiles, const RowTile& tile, Shared& shared, u32 x, u32 stride) {
     for (u32 r = 0; r < tile.count; r++) {
@@ -241,9 +223,7 @@ DEVICE void finish_item(const MatmulParams& p, const RowTile& tile, u32 unit, co
     u32 thread = threadIdx.x % GROUP_THREADS;
     u32 r = thread / TILE_ROWS, out = thread % TILE_ROWS, col = unit * TILE_ROWS + out;
     if (r >= tile.count || col >= p.out.cols) return;
-    float sum = sums[r * SUMS_STRIDE + out];
-#pragma unroll
-    for (int slice = 1; slice < SLICES; slice++) sum += sums[(slice * p.tile_rows + r) * SUMS_STRIDE + out];
+    float sum = add_slices(sums, p.tile_rows, r, out);
     float factor = p.factors[((u64)tile.expert * p.units + unit) * TILE_ROWS + out];
     store_output(p, shared.rows[r], col, sum, factor, shared.scales[r]);
 }
@@ -345,14 +325,8 @@ KERNEL __launch_bounds__(THREADS, BLOCKS_AT_ONCE) matmul_few(const __grid_consta
                 weights.copy(p, items, row_tiles);
                 weights.advance();
             }
-            u32 g = lane >> 2, q = lane & 3;
             float* group_at = sums_at + parity * group_sums;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                u32 r = 2 * q + i % 2;
-                float sum = PARTS == 2 ? sums[0][i] + sums[PARTS - 1][i] : sums[0][i];
-                if (r < p.tile_rows) group_at[(slice * p.tile_rows + r) * SUMS_STRIDE + g + i / 2 * 8] = sum;
-            }
+            store_sums(group_at, slice, p.tile_rows, lane, sums);
             group_barrier(group);
             finish_item(p, tile, item % p.units, shared, group_at);
             parity ^= 1;

@@ -1,144 +1,20 @@
-// moe_route: s = sigmoid(logits) or softmax(logits); experts are chosen by s + bias, ties to the lower index, within the
-// best groups where there are several; weights are s, divided by their sum if normalised, times a factor.
-//
-// A warp has a row. Choices are compared as integers in the order of floats, with the index below.
-// Defines: EXPERTS, TOP_K, GROUPS, TOP_GROUPS, SOFTMAX, NORMALIZE.
-#include "common.cuh"
+// moe_route: the experts of every token and their weights (moe_choice.cuh). A warp has a row.
+#include "moe_choice.cuh"
 
 #define WARPS 4
-#define SLOTS ((EXPERTS + 31) / 32)
-#define GROUP_SIZE (EXPERTS / GROUPS)
-#define GROUP_SLOTS ((GROUPS + 31) / 32)
-
-// Floats in their total order, as integers; what is no number comes last.
-DEVICE u32 order_key(float value) {
-    if (value != value) return 0;
-    u32 bits = __float_as_uint(value);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-DEVICE float key_value(u32 key) {
-    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
-
-// A candidate: larger keys first, then lower indices. Zero is none.
-DEVICE u64 candidate(u32 key, u32 index) {
-    return (u64)key << 32 | (0xffffffffu - index);
-}
-
-DEVICE u64 warp_best(u64 value) {
-    for (int distance = 16; distance > 0; distance >>= 1) {
-        u64 other = __shfl_xor_sync(ALL_LANES, value, distance);
-        value = other > value ? other : value;
-    }
-    return value;
-}
-
-// Takes the best of the candidates in all lanes away and returns its index.
-template <int COUNT>
-DEVICE u32 take_best(u64* candidates) {
-    u64 own = 0;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) own = candidates[i] > own ? candidates[i] : own;
-    u64 best = warp_best(own);
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) candidates[i] = candidates[i] == best ? 0 : candidates[i];
-    return 0xffffffffu - (u32)best;
-}
-
-// The experts of all but the best groups become the last choices.
-DEVICE void limit_groups(u32* keys, u32 lane) {
-    u64 groups[GROUP_SLOTS];
-#pragma unroll
-    for (int i = 0; i < GROUP_SLOTS; i++) {
-        u32 group = lane + 32 * i;
-        groups[i] = 0;
-        if (group >= GROUPS) continue;
-        u32 first = 0, second = 0;
-        for (u32 at = group * GROUP_SIZE; at < (group + 1) * GROUP_SIZE; at++) {
-            u32 key = keys[at];
-            second = max(second, min(first, key));
-            first = max(first, key);
-        }
-        float sum = GROUP_SIZE > 1 ? __fadd_rn(key_value(first), key_value(second)) : key_value(first);
-        groups[i] = candidate(order_key(sum), group);
-    }
-    u32 kept[GROUP_SLOTS] = {};
-    for (u32 count = 0; count < TOP_GROUPS; count++) {
-        u32 group = take_best<GROUP_SLOTS>(groups);
-#pragma unroll
-        for (int i = 0; i < GROUP_SLOTS; i++)
-            if (group == lane + 32 * i) kept[i] = 1;
-    }
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < GROUP_SLOTS; i++) {
-        u32 group = lane + 32 * i;
-        if (group >= GROUPS || kept[i]) continue;
-        for (u32 at = group * GROUP_SIZE; at < (group + 1) * GROUP_SIZE; at++)
-            keys[at] = order_key(__uint_as_float(0xff800000u));
-    }
-    __syncwarp();
-}
 
 KERNEL __launch_bounds__(32 * WARPS) moe_route(const __grid_constant__ MoeRouteParams p) {
-    __shared__ float all_scores[WARPS][EXPERTS];
-    __shared__ u32 all_keys[WARPS][GROUPS > 1 ? EXPERTS : 1];
-    __shared__ u32 all_ids[WARPS][TOP_K];
+    __shared__ Choice choices[WARPS];
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x * WARPS + warp;
-    float* scores = all_scores[warp];
     start_dependents();
+    float bias[SLOTS], score[SLOTS];
+    load_experts(bias, p.bias, 0.0f);
     wait_for_inputs();
     if (row >= row_count(p.step, p.ids)) return;
-    const float* logits = f32_row(p.logits, row);
-    float score[SLOTS];
-    float largest = __uint_as_float(0xff800000u), sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < SLOTS; i++) {
-        u32 expert = lane + 32 * i;
-        score[i] = expert < EXPERTS ? logits[expert] : __uint_as_float(0xff800000u);
-        largest = fmaxf(largest, score[i]);
-    }
-    largest = warp_max(largest);
-#pragma unroll
-    for (int i = 0; i < SLOTS; i++) {
-        score[i] = SOFTMAX ? expf(__fsub_rn(score[i], largest))
-                           : __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-score[i])));
-        if (lane + 32 * i < EXPERTS) sum = __fadd_rn(sum, score[i]);
-    }
-    sum = warp_sum(sum);
-    u64 candidates[SLOTS];
-#pragma unroll
-    for (int i = 0; i < SLOTS; i++) {
-        u32 expert = lane + 32 * i;
-        candidates[i] = 0;
-        if (expert >= EXPERTS) continue;
-        if (SOFTMAX) score[i] = __fdiv_rn(score[i], sum);
-        scores[expert] = score[i];
-        u32 key = order_key(__fadd_rn(score[i], p.bias[expert]));
-        candidates[i] = candidate(key, expert);
-        if (GROUPS > 1) all_keys[warp][expert] = key;
-    }
-    __syncwarp();
-    if (GROUPS > 1) {
-        limit_groups(all_keys[warp], lane);
-#pragma unroll
-        for (int i = 0; i < SLOTS; i++) {
-            u32 expert = lane + 32 * i;
-            if (expert < EXPERTS) candidates[i] = candidate(all_keys[warp][expert], expert);
-        }
-    }
-    u32* ids = all_ids[warp];
-    float total = 0.0f;
-    for (u32 k = 0; k < TOP_K; k++) {
-        u32 expert = take_best<SLOTS>(candidates);
-        total = __fadd_rn(total, scores[expert]);
-        if (lane == 0) ids[k] = expert;
-    }
-    __syncwarp();
-    float divisor = NORMALIZE ? __fadd_rn(total, 1e-20f) : 1.0f;
+    load_experts(score, f32_row(p.logits, row), __uint_as_float(0xff800000u));
+    float divisor = choose_experts(score, bias, choices[warp], lane);
     for (u32 k = lane; k < TOP_K; k += 32) {
-        i32_row(p.ids, row)[k] = (int)ids[k];
-        f32_row(p.weights, row)[k] = __fmul_rn(__fdiv_rn(scores[ids[k]], divisor), p.scale);
+        i32_row(p.ids, row)[k] = (int)choices[warp].ids[k];
+        f32_row(p.weights, row)[k] = choices[warp].weight(k, divisor, p.scale);
     }
 }

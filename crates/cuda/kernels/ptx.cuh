@@ -49,6 +49,13 @@ DEVICE u32 bf16_pair(float first, float second) {
     return pair;
 }
 
+// (value & mask) | bits in one instruction, which compilers make two of where both are constants.
+DEVICE u32 mask_and_set(u32 value, u32 mask, u32 bits) {
+    u32 result;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(value), "r"(mask), "r"(bits));
+    return result;
+}
+
 DEVICE u32 f16x2_add(u32 a, u32 b) {
     u32 sum;
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
@@ -58,6 +65,19 @@ DEVICE u32 f16x2_add(u32 a, u32 b) {
 DEVICE u32 f16x2_mul(u32 a, u32 b) {
     u32 product;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+}
+
+// Both halves of a times one half of b.
+template <int HALF>
+DEVICE u32 f16x2_mul_half(u32 a, u32 b) {
+    u32 product;
+    if (HALF == 0)
+        asm("{\n\t.reg .b16 low, high;\n\t.reg .b32 both;\n\tmov.b32 {low, high}, %2;\n\tmov.b32 both, {low, low};\n\t"
+            "mul.rn.f16x2 %0, %1, both;\n\t}" : "=r"(product) : "r"(a), "r"(b));
+    else
+        asm("{\n\t.reg .b16 low, high;\n\t.reg .b32 both;\n\tmov.b32 {low, high}, %2;\n\tmov.b32 both, {high, high};\n\t"
+            "mul.rn.f16x2 %0, %1, both;\n\t}" : "=r"(product) : "r"(a), "r"(b));
     return product;
 }
 
@@ -84,6 +104,28 @@ DEVICE void load_streamed1(u32* to, const void* from) {
     asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
 }
 
+// Words that other blocks of this kernel, or a kernel that has not been waited for but has ended, wrote.
+DEVICE u32 load_fresh(const void* from) {
+    u32 word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+    return word;
+}
+
+DEVICE void load_fresh4(u32* to, const void* from) {
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(from)
+                 : "memory");
+}
+
+// Counts an arrival; how many were there before. What this thread saw written before it arrived, those who find its
+// arrival counted may read.
+DEVICE u32 count_arrival(u32* count) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
+    return before;
+}
+
 DEVICE u32 shared_address(const void* at) {
     return (u32)__cvta_generic_to_shared(at);
 }
@@ -100,6 +142,16 @@ DEVICE void load_shared2(u32* to, u32 from) {
 
 DEVICE void load_shared1(u32* to, u32 from) {
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to[0]) : "r"(from));
+}
+
+// --- Counters ---------------------------------------------------------------------------------------------------
+
+// Counts an arrival and returns how many were before; the one that finds `last` makes it zero again. What this thread
+// wrote, and those that it has met since they wrote, can be seen by whoever arrives later.
+DEVICE u32 arrive(u32* counter, u32 last) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+    return before;
 }
 
 // --- Matrix units -----------------------------------------------------------------------------------------------

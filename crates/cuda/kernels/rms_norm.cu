@@ -1,5 +1,5 @@
 // rms_norm: y = x * w / sqrt(mean(x^2) + eps), over a row; also rounded. One block of THREADS threads a row.
-#include "round.cuh"
+#include "norm.cuh"
 
 KERNEL rms_norm(const __grid_constant__ NormParams p) {
     __shared__ float scratch[2][THREADS / 32];
@@ -13,12 +13,9 @@ KERNEL rms_norm(const __grid_constant__ NormParams p) {
     const float* x = f32_row(p.x, row);
     float* out = f32_row(p.out, row);
     row_values.load(x, cols);
-    float squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < HELD; i++) squares = fmaf(row_values.values[i], row_values.values[i], squares);
+    float squares = held_squares(row_values);
     for (u32 col = threadIdx.x + HELD * THREADS; col < cols; col += THREADS) squares = fmaf(x[col], x[col], squares);
-    float mean = block_sum<THREADS / 32>(squares, scratch[0]) / (float)cols;
-    float factor = 1.0f / sqrtf(mean + p.eps);
+    float factor = rms_factor<THREADS>(squares, cols, p.eps, scratch[0]);
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
         u32 col = threadIdx.x + i * THREADS;

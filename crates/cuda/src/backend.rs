@@ -30,6 +30,8 @@ use crate::weights;
 const QUEUE_DEPTH: usize = 2;
 /// Bytes of a step's block at first.
 const FIRST_BLOCK_BYTES: usize = 64 << 10;
+/// Bytes of counters.
+const ARRIVAL_BYTES: usize = 256;
 /// Memory of the device that is left to the driver and to others.
 const RESERVED_BYTES: u64 = 512 << 20;
 
@@ -64,16 +66,19 @@ struct Buffers {
     arena: DeviceBuffer,
     hidden: DeviceBuffer,
     scratch: DeviceBuffer,
+    /// Counters that kernels leave at zero.
+    arrivals: DeviceBuffer,
 }
 
 impl Buffers {
-    fn new(context: &Arc<Context>) -> Result<Buffers, BackendError> {
+    fn new(context: &Arc<Context>, stream: &Stream) -> Result<Buffers, BackendError> {
         let empty = || DeviceBuffer::new(context, 0, "nothing");
         Ok(Buffers {
             block: DeviceBuffer::new(context, FIRST_BLOCK_BYTES, "a step's arrays")?,
             arena: empty()?,
             hidden: empty()?,
             scratch: empty()?,
+            arrivals: DeviceBuffer::zeroed(context, stream, ARRIVAL_BYTES, "counters")?,
         })
     }
 }
@@ -140,7 +145,7 @@ impl CudaBackend {
             caches: Caches::new(&context, &stream, &CacheLayout::default())?,
             caches_made: 0,
             cells: CellTraffic::default(),
-            buffers: Buffers::new(&context)?,
+            buffers: Buffers::new(&context, &stream)?,
             steps: Steps::new(&context)?,
             block: Block::default(),
             last: None,
@@ -168,12 +173,21 @@ impl CudaBackend {
         bandwidth::read_bandwidth(&self.context, &self.stream, &mut self.modules, &self.device, bytes)
     }
 
+    /// The launches of a step of so many tokens, all of them wanted: fewer than calls where some run together.
+    pub fn launch_count(&mut self, id: ProgramId, tokens: usize) -> Result<usize, BackendError> {
+        self.context.enter()?;
+        self.settle(id)?;
+        let (around, compiled, ..) = self.surroundings(id);
+        compiled.launch_count(&around, tokens)
+    }
+
     fn addresses(&self) -> Addresses {
         Addresses {
             step: self.buffers.block.ptr(),
             arena: self.buffers.arena.ptr(),
             hidden: self.buffers.hidden.ptr(),
             scratch: self.buffers.scratch.ptr(),
+            arrivals: self.buffers.arrivals.ptr(),
             caches: self.caches_made,
         }
     }

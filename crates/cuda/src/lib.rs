@@ -12,6 +12,7 @@ mod caches;
 mod compiler;
 mod device;
 mod driver;
+mod fusion;
 mod graph;
 mod kernels;
 mod launch;
@@ -44,5 +45,5 @@ pub fn shipped(arch: Arch) -> Vec<Specialisation> {
 pub fn specialisations(arch: Arch) -> Vec<Specialisation> {
     let all = kernels::declarations(arch).into_iter().flat_map(|declaration| declaration.specialisations);
     let own = kernels::step::specialisations().into_iter().chain([bandwidth::kernel()]);
-    all.chain(own).filter(|kernel| kernel.runs_on(arch)).collect()
+    all.chain(kernels::fused_specialisations(arch)).chain(own).filter(|kernel| kernel.runs_on(arch)).collect()
 }

@@ -58,6 +58,10 @@ impl<T> Ptr<T> {
         Ptr { address, of: PhantomData }
     }
 
+    pub const fn address(self) -> u64 {
+        self.address
+    }
+
     /// The address so many bytes on.
     pub fn plus_bytes(self, bytes: usize) -> Ptr<T> {
         Ptr::at(self.address + bytes as u64)

@@ -9,6 +9,7 @@ use mambo_kernel::{BackendError, Call, CallTime, Op, Program, StepInputs, Weight
 
 use crate::caches::Caches;
 use crate::driver::{Event, Stream};
+use crate::fusion::{Fusion, fusions};
 use crate::graph::Graph;
 use crate::kernels::binding::{Binding, Bucket, DeviceFacts, Weight};
 use crate::kernels::declaration::Bind;
@@ -30,6 +31,7 @@ pub(crate) struct Addresses {
     pub arena: Ptr<u8>,
     pub hidden: Ptr<u8>,
     pub scratch: Ptr<u8>,
+    pub arrivals: Ptr<u32>,
     /// Counts the caches that were created.
     pub caches: u64,
 }
@@ -71,6 +73,9 @@ impl Bound {
     }
 }
 
+/// Launches by call, and bytes of working memory.
+type BoundCalls = (Vec<Vec<Launch>>, usize);
+
 /// What binding reads.
 pub(crate) struct Surroundings<'a> {
     pub facts: DeviceFacts,
@@ -87,6 +92,7 @@ pub(crate) struct Compiled {
     pub needs: StepNeeds,
     pub times: Vec<CallTime>,
     chooser: Option<usize>,
+    fusions: Vec<Fusion>,
     /// The caches for which working memory was made.
     pub settled_with: Option<u64>,
     /// What the graphs below were captured with.
@@ -100,6 +106,7 @@ impl Compiled {
             needs: StepNeeds::of(&program, vocabulary),
             times: vec![CallTime::default(); program.calls.len()],
             chooser: program.calls.iter().position(|call| call.op == Op::Choose),
+            fusions: fusions(&program),
             settled_with: None,
             captured_with: None,
             graphs: HashMap::new(),
@@ -120,13 +127,13 @@ impl Compiled {
         Bucket { tokens: self.program.max_tokens, wanted: self.program.max_wanted }
     }
 
-    fn bind_call(
-        &self,
-        around: &Surroundings,
+    fn binding<'a>(
+        &'a self,
+        around: &'a Surroundings,
         bucket: Bucket,
-        call: &Call,
-        need: &Cell<usize>,
-    ) -> Result<Vec<Launch>, BackendError> {
+        call: &'a Call,
+        need: &'a Cell<usize>,
+    ) -> Result<Binding<'a>, BackendError> {
         let (mut names, mut weights) = (Vec::new(), Vec::new());
         for &index in &call.weights {
             let key = &self.program.weights[index];
@@ -135,8 +142,8 @@ impl Compiled {
             weights.push(weight.clone());
         }
         let layer = call.cache.unwrap_or(0);
-        let Addresses { step, arena, hidden, scratch, .. } = around.addresses;
-        let binding = Binding {
+        let Addresses { step, arena, hidden, scratch, arrivals, .. } = around.addresses;
+        Ok(Binding {
             facts: around.facts,
             call,
             bucket,
@@ -144,13 +151,49 @@ impl Compiled {
             arena,
             hidden,
             scratch,
+            arrivals,
             need,
             kv: around.caches.kv(layer),
             slots: around.caches.slots(layer),
             names,
             weights,
-        };
-        (around.binds[call.kernel])(&binding)
+        })
+    }
+
+    /// The launches of the calls of a fusion, by call, and the working memory that they need together; none where they
+    /// run one by one.
+    fn bind_fusion(
+        &self,
+        around: &Surroundings,
+        bucket: Bucket,
+        fusion: &Fusion,
+    ) -> Result<Option<BoundCalls>, BackendError> {
+        let need = Cell::default();
+        let calls = &self.program.calls[fusion.first..fusion.first + fusion.calls];
+        let bindings: Result<Vec<_>, _> =
+            calls.iter().map(|call| self.binding(around, bucket, call, &need)).collect();
+        let launches = (fusion.bind)(&bindings?)?;
+        Ok(launches.map(|launches| (launches, need.get())))
+    }
+
+    /// The launches of every call, and the most working memory that any of them needs.
+    fn bind_calls(&self, around: &Surroundings, bucket: Bucket) -> Result<BoundCalls, BackendError> {
+        let (mut launches, mut most) = (Vec::with_capacity(self.program.calls.len()), 0);
+        let mut fusions = self.fusions.iter().peekable();
+        while let Some(call) = self.program.calls.get(launches.len()) {
+            if let Some(fusion) = fusions.next_if(|fusion| fusion.first == launches.len())
+                && let Some((fused, need)) = self.bind_fusion(around, bucket, fusion)?
+            {
+                launches.extend(fused);
+                most = most.max(need);
+                continue;
+            }
+            let need = Cell::default();
+            let binding = self.binding(around, bucket, call, &need)?;
+            launches.push((around.binds[call.kernel])(&binding)?);
+            most = most.max(need.get());
+        }
+        Ok((launches, most))
     }
 
     /// The error of a program whose weight was not loaded.
@@ -159,10 +202,7 @@ impl Compiled {
     }
 
     fn bind(&self, around: &Surroundings, bucket: Bucket) -> Result<Bound, BackendError> {
-        let mut calls = Vec::with_capacity(self.program.calls.len());
-        for call in &self.program.calls {
-            calls.push(self.bind_call(around, bucket, call, &Cell::default())?);
-        }
+        let (calls, _) = self.bind_calls(around, bucket)?;
         let Addresses { step, arena, .. } = around.addresses;
         let chooser = self.chooser.map(|index| &self.program.calls[index]);
         Ok(Bound {
@@ -172,6 +212,14 @@ impl Compiled {
         })
     }
 
+    /// The launches of a step of so many tokens, all of them wanted.
+    pub fn launch_count(&self, around: &Surroundings, tokens: usize) -> Result<usize, BackendError> {
+        let [tokens, wanted] =
+            [self.program.max_tokens, self.program.max_wanted].map(|most| bucket_of(tokens, most));
+        let bound = self.bind(around, Bucket { tokens, wanted })?;
+        Ok(bound.all().filter(|launch| !launch.is_empty()).count())
+    }
+
     /// Bytes of working memory that any call of any step needs.
     pub fn scratch(&self, around: &Surroundings) -> Result<usize, BackendError> {
         let mut most = 0;
@@ -179,11 +227,7 @@ impl Compiled {
             // Kernels for few rows may need more than those for many.
             let largest = self.largest_bucket();
             let bucket = Bucket { tokens: tokens.min(largest.tokens), wanted: tokens.min(largest.wanted) };
-            for call in &self.program.calls {
-                let need = Cell::default();
-                self.bind_call(around, bucket, call, &need)?;
-                most = most.max(need.get());
-            }
+            most = most.max(self.bind_calls(around, bucket)?.1);
             if tokens >= largest.tokens.max(largest.wanted) {
                 break;
             }

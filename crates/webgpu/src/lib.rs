@@ -11,6 +11,7 @@ mod cell_traffic;
 mod device;
 mod diagnosis;
 mod faults;
+mod fusion;
 mod kernels;
 mod params;
 mod pipelines;

@@ -23,11 +23,17 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 
 inline float2 make_float2(float x, float y) {
+    return {x, y};
+}
+inline uint2 make_uint2(unsigned x, unsigned y) {
     return {x, y};
 }
 inline float4 make_float4(float x, float y, float z, float w) {
@@ -111,6 +117,13 @@ inline T atomicAdd(T* to, Added added) {
     return before;
 }
 
+template <class T>
+inline T atomicMax(T* to, T other) {
+    T before = *to;
+    *to = other > before ? other : before;
+    return before;
+}
+
 // --- What lanes and threads do together -----------------------------------------------------------------------------
 
 inline void __syncthreads() {
@@ -183,4 +196,8 @@ inline unsigned __match_any_sync(unsigned mask, unsigned own) {
 inline unsigned __reduce_add_sync(unsigned mask, unsigned own) {
     return emulated_vote("__reduce_add_sync", mask, own,
                          [](unsigned got, unsigned, unsigned other, unsigned) { return got + other; });
+}
+inline unsigned __reduce_max_sync(unsigned mask, unsigned own) {
+    return emulated_vote("__reduce_max_sync", mask, own,
+                         [](unsigned got, unsigned, unsigned other, unsigned) { return other > got ? other : got; });
 }

@@ -49,6 +49,10 @@ DEVICE u16 emulated_f16_fma(u16 a, u16 b, u16 c) {
     return bits;
 }
 
+DEVICE u32 mask_and_set(u32 value, u32 mask, u32 bits) {
+    return (value & mask) | bits;
+}
+
 DEVICE u32 f16x2_fma(u32 a, u32 b, u32 c) {
     return (u32)emulated_f16_fma(a >> 16, b >> 16, c >> 16) << 16 | emulated_f16_fma((u16)a, (u16)b, (u16)c);
 }
@@ -59,6 +63,12 @@ DEVICE u32 f16x2_add(u32 a, u32 b) {
 
 DEVICE u32 f16x2_mul(u32 a, u32 b) {
     return f16x2_fma(a, b, 0x80008000u);
+}
+
+template <int HALF>
+DEVICE u32 f16x2_mul_half(u32 a, u32 b) {
+    u32 half = HALF == 0 ? b & 0xffffu : b >> 16;
+    return f16x2_mul(a, half << 16 | half);
 }
 
 // --- Loads ------------------------------------------------------------------------------------------------------
@@ -80,6 +90,20 @@ DEVICE void load_streamed1(u32* to, const void* from) {
     emulated_load(to, from, 1);
 }
 
+DEVICE u32 load_fresh(const void* from) {
+    u32 word;
+    emulated_load(&word, from, 1);
+    return word;
+}
+
+DEVICE void load_fresh4(u32* to, const void* from) {
+    emulated_load(to, from, 4);
+}
+
+DEVICE u32 count_arrival(u32* count) {
+    return (*count)++;
+}
+
 DEVICE u32 shared_address(const void* at) {
     return emulated::shared_address(at);
 }
@@ -94,6 +118,14 @@ DEVICE void load_shared2(u32* to, u32 from) {
 
 DEVICE void load_shared1(u32* to, u32 from) {
     memcpy(to, emulated::shared_pointer(from, 4, 4), 4);
+}
+
+// --- Counters ---------------------------------------------------------------------------------------------------
+
+DEVICE u32 arrive(u32* counter, u32 last) {
+    u32 before = *counter;
+    *counter = before >= last ? 0 : before + 1;
+    return before;
 }
 
 // --- Matrix units -----------------------------------------------------------------------------------------------

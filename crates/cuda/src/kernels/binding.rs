@@ -85,7 +85,9 @@ pub(crate) struct Binding<'a> {
     pub hidden: Ptr<u8>,
     /// Working memory, which all calls share: they run one after the other.
     pub scratch: Ptr<u8>,
-    /// Bytes of it that this call has asked for.
+    /// A counter that is zero between launches.
+    pub arrivals: Ptr<u32>,
+    /// Bytes of working memory that this call has asked for.
     pub need: &'a Cell<usize>,
     pub kv: Option<KvPool>,
     pub slots: Option<SlotPool>,

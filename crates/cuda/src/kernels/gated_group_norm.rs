@@ -35,8 +35,15 @@ static SOURCE: Source = Source {
 
 /// Threads of a block that normalises a row (`NORM_BLOCK` in ssm.cuh).
 pub(crate) const NORM_BLOCK: u32 = 1024;
+/// Channels whose squares are added up first (`NORM_PIECE` in ssm.cuh).
+pub(crate) const NORM_PIECE: usize = 16;
 /// Most channels whose values a block keeps in shared memory.
 pub(crate) const MOST_CHANNELS: usize = 11 * 1024;
+
+/// Shared memory of a block that normalises a row: its channels, and the sums of their pieces.
+pub(crate) fn norm_shared_bytes(channels: usize, groups: usize) -> u32 {
+    4 * (channels + groups * (channels / groups).div_ceil(NORM_PIECE)) as u32
+}
 
 fn kernel() -> Specialisation {
     Specialisation::new(&SOURCE, "gated_group_norm")
@@ -66,5 +73,5 @@ fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
         unused: 0,
     };
     let launch = Launch::new(kernel(), &params).grid([binding.rows(), 1, 1]).block(NORM_BLOCK);
-    Ok(vec![launch.shared(4 * out.cols)])
+    Ok(vec![launch.shared(norm_shared_bytes(out.cols as usize, groups))])
 }

@@ -8,6 +8,7 @@ pub(crate) mod concat;
 pub(crate) mod declaration;
 pub(crate) mod delta_scan;
 pub(crate) mod embed;
+pub(crate) mod experts;
 pub(crate) mod gated_group_norm;
 pub(crate) mod glu;
 pub(crate) mod matmul;
@@ -15,6 +16,7 @@ pub(crate) mod moe_matmul;
 pub(crate) mod moe_route;
 pub(crate) mod moe_rows;
 pub(crate) mod norm;
+pub(crate) mod normed_matmul;
 pub(crate) mod pointwise;
 pub(crate) mod rope;
 pub(crate) mod round;
@@ -56,6 +58,11 @@ pub(crate) fn declarations(arch: Arch) -> Vec<Declaration> {
         round::declare,
     ];
     ops.iter().flat_map(|declare| declare(arch)).collect()
+}
+
+/// Kernels of several calls, at the sizes that are met most.
+pub(crate) fn fused_specialisations(arch: Arch) -> Vec<Specialisation> {
+    [experts::specialisations(arch), normed_matmul::specialisations(arch)].concat()
 }
 
 /// Sizes of kernels that the released models meet beside those that are declared.

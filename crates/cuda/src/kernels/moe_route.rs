@@ -33,7 +33,12 @@ const WARPS: u32 = 4;
 const MOST_EXPERTS: usize = 1024;
 
 fn kernel(route: &RouteDims) -> Specialisation {
-    Specialisation::new(&SOURCE, "moe_route")
+    define(Specialisation::new(&SOURCE, "moe_route"), route)
+}
+
+/// A kernel that chooses so.
+pub(super) fn define(kernel: Specialisation, route: &RouteDims) -> Specialisation {
+    kernel
         .define("EXPERTS", route.experts)
         .define("TOP_K", route.top_k)
         .define("GROUPS", route.groups)

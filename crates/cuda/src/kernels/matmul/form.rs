@@ -26,15 +26,15 @@ enum Coding {
 }
 
 /// Rows of outputs in a tile.
-pub(super) const TILE_ROWS: usize = 16;
+pub(in crate::kernels) const TILE_ROWS: usize = 16;
 /// Columns of a tile.
-pub(super) const TILE_COLS: usize = activation::TILE_COLS;
+pub(in crate::kernels) const TILE_COLS: usize = activation::TILE_COLS;
 /// Bytes of weights that a warp copies at a time.
 const CHUNK_BYTES: usize = 2400;
 
 /// How tiles of a weight are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tiles {
+pub(in crate::kernels) struct Tiles {
     coding: Coding,
     /// Of a code.
     bits: usize,
@@ -46,7 +46,7 @@ pub(super) struct Tiles {
 
 /// How a weight is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Form {
+pub(in crate::kernels) enum Form {
     /// Tiles in the order of the matrix units.
     Tiles(Tiles),
     /// Rows of f32, padded.

@@ -21,9 +21,9 @@ const GROUP_THREADS: usize = 128;
 c_struct! {
     /// Rows that are multiplied with the same weights. Without experts these are consecutive, from `first`; with
     /// experts they are those that the sorted list names from `first`.
-    pub(super) struct RowTile { pub expert: u32, pub first: u32, pub count: u32, pub unused: u32 }
+    pub(in crate::kernels) struct RowTile { pub expert: u32, pub first: u32, pub count: u32, pub unused: u32 }
 
-    pub(super) struct MatmulParams {
+    pub(in crate::kernels) struct MatmulParams {
         pub step: Ptr<StepTable>,
         pub x: View,
         /// Experts of every token.
@@ -47,6 +47,8 @@ c_struct! {
         pub most_rows: u32,
         /// Stages of a warp's ring, for few rows.
         pub ring_stages: u32,
+        /// Most tiles of a slice, for few rows with a block for every unit.
+        pub slice_tiles: u32,
     }
 
     pub(super) struct MoeSortParams {
@@ -74,6 +76,11 @@ c_struct! {
 static FEW: Source = Source {
     stem: "matmul_few",
     text: include_str!("../../../kernels/matmul_few.cu"),
+    structs: &[RowTile::c_text, MatmulParams::c_text],
+};
+static UNIT: Source = Source {
+    stem: "matmul_unit",
+    text: include_str!("../../../kernels/matmul_unit.cu"),
     structs: &[RowTile::c_text, MatmulParams::c_text],
 };
 static MANY: Source = Source {
@@ -112,6 +119,16 @@ pub(super) fn few_kernel(tiles: Tiles, has_experts: bool) -> Specialisation {
     let kernel = tiles.define(Specialisation::new(&FEW, "matmul_few")).define("PARTS", tiles.parts);
     let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("GROUPS", tiles.groups());
     kernel.define("CHUNK", tiles.chunk()).expecting(Expects::Mma)
+}
+
+pub(super) fn unit_kernel(tiles: Tiles) -> Specialisation {
+    let kernel = tiles.define(Specialisation::new(&UNIT, "matmul_unit")).define("PARTS", tiles.parts);
+    kernel.define("EXPERTS", 0).define("BLOCKS", unit_blocks(tiles)).expecting(Expects::Mma)
+}
+
+/// Blocks of four warps that a multiprocessor has registers for: twice the groups of a block of few rows.
+pub(super) fn unit_blocks(tiles: Tiles) -> usize {
+    2 * tiles.groups()
 }
 
 pub(super) fn some_kernel(tiles: Tiles, rows: usize) -> Specialisation {
@@ -199,7 +216,7 @@ pub(super) fn all(op: OpKind, held: Held) -> Vec<Specialisation> {
             const HOPPER_SHARED: usize = 227 << 10;
             let mut all = vec![few_kernel(tiles, has_experts)];
             if !has_experts {
-                all.push(some_kernel(tiles, 32));
+                all.extend([unit_kernel(tiles), some_kernel(tiles, 32)]);
             }
             let rows = many_rows(tiles)[many_rows(tiles).len() - 1];
             all.push(many_kernel(tiles, has_experts, rows, stages(tiles, rows, HOPPER_SHARED)));

@@ -15,6 +15,8 @@ use super::declaration::{Bind, Declaration};
 use crate::arch::Arch;
 use crate::source::Specialisation;
 use form::{AFFINE_BITS, Held, OWN_TYPES, affine_bits, held, is_decoded};
+pub(super) use form::{Form, TILE_COLS, TILE_ROWS, Tiles};
+pub(super) use kernels::{MatmulParams, RowTile};
 pub(crate) use packed::Packed;
 pub(super) use product::Product;
 
@@ -31,6 +33,14 @@ pub(crate) fn supported() -> String {
     let single = DType::all().filter(|dtype| is_supported(*dtype) && !matches!(dtype, DType::Affine(_)));
     let names: Vec<_> = single.map(DType::name).collect();
     format!("{} or affine groups", names.join(", "))
+}
+
+/// The tiles of a type that has any.
+pub(super) fn tiles_of(dtype: DType) -> Option<Tiles> {
+    match held(dtype)?.form {
+        Form::Tiles(tiles) => Some(tiles),
+        Form::Rows => None,
+    }
 }
 
 /// One row of a product: for the types that `accepts` names, all held as `held` says.

@@ -63,10 +63,10 @@ pub(super) fn pack_kernel(held: Held) -> Specialisation {
 /// A weight as products read it.
 pub(crate) struct Packed {
     dims: [usize; 3],
-    pub(super) form: Form,
-    pub(super) values: DeviceBuffer,
+    pub(in crate::kernels) form: Form,
+    pub(in crate::kernels) values: DeviceBuffer,
     /// Factors on the outputs.
-    pub(super) factors: DeviceBuffer,
+    pub(in crate::kernels) factors: DeviceBuffer,
 }
 
 impl Packed {

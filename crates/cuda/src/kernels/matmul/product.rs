@@ -7,6 +7,7 @@ use super::kernels::{
     MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, PLAIN_TILE_SHARED,
     PLAIN_TILE_SIDE, PLAIN_TILE_THREADS, RowTile, SLICES, few_kernel, many_kernel, many_rows, many_threads,
     plain_kernel, plain_tile_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
+    unit_blocks, unit_kernel,
 };
 use super::packed::Packed;
 use crate::arch::Arch;
@@ -24,6 +25,10 @@ const FEW_SUMS: usize = 20;
 /// Stages of a warp's ring of weights, and the fewest that keep it busy.
 const FEW_STAGES: usize = 16;
 const FEW_LEAST_STAGES: usize = 2;
+/// How often blocks of one unit may follow each other, each of which brings all rows, and how much more its weights have
+/// to be than its rows where more of them do.
+const UNIT_WAVES: usize = 2;
+const UNIT_ROWS_SHARE: usize = 4;
 /// Shared memory of a block of few rows beside its rings, rows and sums.
 const FEW_SHARED: usize = 12 << 10;
 /// Pairs of token and expert, and experts, that a block of few rows sorts by itself.
@@ -96,6 +101,13 @@ fn few_sizes(tiles: Tiles, rows: usize, cols: usize, available: usize) -> FewSiz
         .unwrap_or_else(|| panic!("a row of {cols} columns has no room in shared memory"))
 }
 
+/// Shared memory of a block of one unit: for its slices of weights, and for each row with its sums.
+fn unit_shared_bytes(tiles: Tiles, cols: usize) -> (usize, usize) {
+    let slice_tiles = cols.div_ceil(TILE_COLS).div_ceil(SLICES);
+    let row_bytes = tiles.parts * 2 * cols.next_multiple_of(TILE_COLS) + 16 + SLICES * FEW_SUMS * 4;
+    (SLICES * slice_tiles * tiles.tile_bytes(), row_bytes)
+}
+
 /// A call whose weight is held in some form.
 pub(in crate::kernels) struct Product<'b> {
     pub binding: &'b Binding<'b>,
@@ -124,7 +136,7 @@ impl Product<'_> {
             Form::Tiles(tiles) => match self.many_rows(tiles) {
                 Some(rows) => self.many(tiles, rows),
                 None if self.ids.is_none() && self.rows() > FEW_ROWS => vec![self.some(tiles)],
-                None => self.few(tiles),
+                None => self.unit(tiles).map_or_else(|| self.few(tiles), |launch| vec![launch]),
             },
         }
     }
@@ -199,7 +211,31 @@ impl Product<'_> {
             tile_rows: FEW_ROWS as u32,
             most_rows: self.binding.rows(),
             ring_stages: 0,
+            slice_tiles: 0,
         }
+    }
+
+    /// A block for every unit of outputs, where few of them wait for others to end or rows cost little beside weights.
+    fn unit(&self, tiles: Tiles) -> Option<Launch> {
+        if self.ids.is_some() {
+            return None;
+        }
+        let facts = self.facts();
+        let mut params = self.params();
+        let tile_rows = self.rows().next_power_of_two();
+        let (weight_bytes, row_bytes) = unit_shared_bytes(tiles, self.packed.dims()[2]);
+        let shared = weight_bytes + tile_rows * row_bytes;
+        // A block takes a kilobyte more than it asks for.
+        let fitting = (facts.shared_bytes as usize + 1024) / (shared + 1024);
+        let at_once = facts.processors as usize * fitting.min(unit_blocks(tiles));
+        let is_row_cheap = UNIT_ROWS_SHARE * tile_rows * row_bytes <= weight_bytes;
+        if at_once == 0 || (params.units as usize > UNIT_WAVES * at_once && !is_row_cheap) {
+            return None;
+        }
+        params.tile_rows = narrow(tile_rows);
+        params.slice_tiles = params.col_tiles.div_ceil(SLICES as u32);
+        let launch = Launch::new(unit_kernel(tiles), &params).grid([params.units, 1, 1]);
+        Some(launch.block(narrow(FEW_GROUP_THREADS)).shared(narrow(shared)))
     }
 
     fn few(&self, tiles: Tiles) -> Vec<Launch> {
