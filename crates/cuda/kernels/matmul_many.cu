@@ -20,6 +20,8 @@
 #define WEIGHTS_AT (PARTS * ROWS_BYTES)
 #define TILE_AT (WEIGHTS_AT + TILE_UNITS * TILE_BYTES)
 #define KNOWN_AT (TILE_AT + 16)
+// Set in the number of a tile's rows where it is the block's last: what consumers keep over a tile costs them registers.
+#define LAST_TILE 0x80000000u
 #define STAGE_BYTES ((KNOWN_AT + TOKENS * 8 + 1023) / 1024 * 1024)
 // Stages from one consumer to the next at the start, of which the last must still find some.
 #define SKEW min(2, (STAGES - 4) / (CONSUMERS - 1))
@@ -113,9 +115,10 @@ struct Producer {
     }
 
     // Tells consumers what the tile is, and what its rows are.
-    DEVICE void name_tile(const Tile& tile, u32 stage) const {
+    DEVICE void name_tile(const Tile& tile, bool is_last, u32 stage) const {
         u32* words = (u32*)(memory + stage * STAGE_BYTES + TILE_AT);
-        if (lane < 3) words[lane] = lane == 0 ? tile.rows.expert : lane == 1 ? tile.rows.count : tile.first_unit;
+        u32 count = tile.rows.count | (is_last ? LAST_TILE : 0);
+        if (lane < 3) words[lane] = lane == 0 ? tile.rows.expert : lane == 1 ? count : tile.first_unit;
     }
     DEVICE void name_rows(const Tile& tile, u32 stage) const {
         TileRow* known = (TileRow*)(memory + stage * STAGE_BYTES + KNOWN_AT);
@@ -150,7 +153,7 @@ DEVICE void Producer::run(u32 warp) {
             if (count >= ahead) copy_weights(tile, col_tile, ring.stage);
             copy_rows(tile, col_tile, ring.stage);
             barrier_arrive_after_copies(barriers.landed_at(ring.stage));
-            if (col_tile == 0) name_tile(tile, ring.stage);
+            if (col_tile == 0) name_tile(tile, index + gridDim.x >= work.count(), ring.stage);
             if (col_tile + 1 == p.col_tiles) name_rows(tile, ring.stage);
             __syncwarp();
             if (lane == 0) barrier_arrive(barriers.landed_at(ring.stage));
@@ -256,7 +259,7 @@ struct Consumer {
         }
     }
 
-    // What the next stage begins with.
+    // What the next stage begins with; the number of rows may have LAST_TILE set.
     DEVICE Tile next_tile() const {
         barrier_wait(barriers.full_at(ring.stage), ring.parity);
         u32 words[4];
@@ -266,7 +269,8 @@ struct Consumer {
 
     // Computes a tile for as many rows as it has.
     template <int N>
-    DEVICE void compute(const MatmulParams& p, const Tile& tile, u32 unit) {
+    DEVICE void compute(const MatmulParams& p, Tile tile, u32 unit) {
+        tile.rows.count &= ~LAST_TILE;
         if constexpr (N > 16)
             if (tile.rows.count <= N - 16) return compute<N - 16>(p, tile, unit);
         float total[N / 2];
@@ -297,12 +301,13 @@ DEVICE void consume(const MatmulParams& p, u32 stages_at, const Barriers& barrie
     consumer.stages_at = stages_at;
     consumer.weights_at = WEIGHTS_AT + (group * 4 + warp) * TILE_BYTES;
     consumer.lane = threadIdx.x & 31;
-    u32 tiles = work.count() > blockIdx.x ? (work.count() - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
-    if (tiles > 0 && group * SKEW < p.col_tiles) barrier_wait(barriers.full_at(group * SKEW), 0);
-    for (; tiles > 0; tiles--) {
+    if (blockIdx.x >= work.count()) return;
+    if (group * SKEW < p.col_tiles) barrier_wait(barriers.full_at(group * SKEW), 0);
+    for (bool is_last = false; !is_last;) {
         Tile tile = consumer.next_tile();
         if (tile.first_unit + group * 4 >= p.units) consumer.skip(p.col_tiles);
         else consumer.compute<TOKENS>(p, tile, tile.first_unit + group * 4 + warp);
+        is_last = tile.rows.count & LAST_TILE;
     }
 }
 
