@@ -49,7 +49,7 @@ DEVICE void begin_block(TileShared& shared) {
 DEVICE void copy_panels(TileShared& shared, u32 n, const AttentionParams& p, const SegmentEntry& segment, u32 kv_head,
                         u32 unit, u32 first, u32 last) {
     constexpr u32 VECTORS = HEAD_DIM / 8;
-    UnitPages pages(p, segment, unit, last);
+    UnitPages pages(p, PageList(p, segment), unit, last);
     if (n >= 2) barrier_wait(shared_address(&shared.empty[n % 2]), n / 2 % 2 ^ 1);
     u32 keys = shared_address(shared.units[n % 2][0]), values = shared_address(shared.units[n % 2][1]);
 #pragma unroll

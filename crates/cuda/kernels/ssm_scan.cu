@@ -84,18 +84,23 @@ DEVICE void prepare_chunks(ScanShared& shared, const ScanRows& rows, const ScanH
     ChunkPlace place;
     Fetched fetched;
     fetched.fetch(rows, own.part, walk.start, walk.fresh(segment), walk.end(segment));
+    u32 stop = segment.position + segment.rows;
+    float dt = place.warp == 0 ? chunk_dt(rows, walk.start, stop) : 0.0f;
     for (bool goes_on = true; goes_on;) {
         ChunkShared& chunk = shared.chunks[walk.place()];
         u32 full = shared_address(&shared.full[walk.place()]);
         if (walk.count >= CHUNKS) barrier_wait(shared_address(&shared.empty[walk.place()]), walk.parity() ^ 1);
         fetched.put_into(chunk);
-        if (threadIdx.x < 32) sum_decays(chunk, fetched.dt, shared.a);
+        if (place.warp == 0) sum_decays(chunk.decays[0], dt, shared.a);
         barrier_of(BARRIER_PREPARE, CHUNK_THREADS);
         u32 fresh = walk.fresh(segment), end = walk.end(segment);
         goes_on = walk.advance(segment);
-        if (goes_on) fetched.fetch(rows, own.part, walk.start, 0, walk.end(segment));
-        weigh(chunk, place, fresh, end);
-        if (end == SSM_CHUNK) scale_for_state(chunk);
+        if (goes_on) {
+            fetched.fetch(rows, own.part, walk.start, 0, walk.end(segment));
+            if (place.warp == 0) dt = chunk_dt(rows, walk.start, stop);
+        }
+        weigh(chunk, chunk.decays[0], place, fresh, end);
+        if (end == SSM_CHUNK) scale_for_state(chunk, chunk.decays[0]);
         __syncwarp();
         if (place.lane == 0) barrier_arrive(full);
     }
@@ -121,20 +126,18 @@ DEVICE void compute_chunks(ScanShared& shared, const SsmScanParams& p, const Sca
             carry(chunk, place, piece, fresh, end);
             barrier_of(BARRIER_COMPUTE, CHUNK_THREADS);
         }
-        finish(chunk, place, own.part, fresh, end, has_state, own.d, [&](u32 t, u32 channel, float value) {
+        const Decays& decays = chunk.decays[0];
+        finish(chunk, decays, place, own.part, fresh, end, has_state, own.d, [&](u32 t, u32 channel, float value) {
             f32_row(p.out, rows.row(start + t))[own.head * HEAD_DIM + channel] = value;
         });
         bool is_full = end == SSM_CHUNK;
-        if (is_full) advance(chunk, place, piece, has_state);
+        if (is_full) advance(chunk, decays.decays[SSM_CHUNK - 1], place, piece, has_state);
         __syncwarp();
         if (place.lane == 0) barrier_arrive(empty);
         if (is_full) {
             has_state = true;
-            u32 next = start + SSM_CHUNK, seed = state_seed(p.slots.layer, own.head, next / SSM_CHUNK);
-            if (STATE_ELEM != STATE_F32)
-                each_element(piece, place, own.part, [&](float& value, u32 index) {
-                    value = rounded_state<STATE_ELEM>(value, seed, index);
-                });
+            u32 next = start + SSM_CHUNK;
+            round_piece(piece, place, own, p.slots.layer, next);
             if (is_kept(p.slots, next, segment.position + segment.rows))
                 store_piece(piece, place, own.part, state_words(p.slots, own.slot, next, own.head, HEADS));
         }
