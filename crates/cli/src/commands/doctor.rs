@@ -69,7 +69,8 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     if !args.json {
         put(&machine_text(&machine))?;
     }
-    let mut checks = vec![Check { name: "built-in model".to_owned(), result: check_model(BackendArgs::cpu(None)) }];
+    let mut checks =
+        vec![Check { name: "built-in model".to_owned(), result: check_model(BackendArgs::cpu(None)) }];
     show(args, &checks[0])?;
     let checks_cpu = matches!(args.backend, BackendName::Auto | BackendName::Cpu) && !args.quick;
     for isa in if checks_cpu { Isa::available() } else { Vec::new() } {

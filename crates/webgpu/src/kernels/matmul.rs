@@ -90,7 +90,13 @@ impl Shape {
             true => teams.filter(|team| fits([1, *team, *team])).find(is_useful).unwrap_or(32),
             false => 32,
         };
-        let rows = if single { 1 } else if fits([4, team, team]) { 4 } else { 2 };
+        let rows = if single {
+            1
+        } else if fits([4, team, team]) {
+            4
+        } else {
+            2
+        };
         let rounds = (1..=(128 / (rows * team)).max(1)).rev().map(|n| n * team);
         let whole = blocks.next_multiple_of(team);
         let round = rounds.filter(|round| *round <= whole).find(|round| fits([rows, team, *round]));
@@ -163,9 +169,8 @@ impl Kernel {
 
     /// All that tests validate.
     fn all(self) -> impl Iterator<Item = Specialisation> {
-        let few = [[true, false], [true, true], [false, false]].map(|[single, is_short]| {
-            Shape::few(single, 84, if is_short { 16 } else { 4096 }, 16 << 10)
-        });
+        let few = [[true, false], [true, true], [false, false]]
+            .map(|[single, is_short]| Shape::few(single, 84, if is_short { 16 } else { 4096 }, 16 << 10));
         let many = if self.has_experts { EXPERT_TILE_ROWS } else { TILE_ROWS };
         let shapes = few.into_iter().chain([Shape::Many { rows: many }]);
         let forms = [true, false].map(|is_aligned| Kernel { is_aligned, ..self });
@@ -307,8 +312,7 @@ fn shaped(kernel: Kernel, shape: Shape, shard: &Shard, params: &MatmulParams, ti
 fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::Matmul { out, epilogue } = binding.call.op else { binding.wrong_op() };
     let matrix = binding.matrix(0, [1, out, binding.call.inputs[0].cols])?;
-    let kernel =
-        Kernel { form: matrix.form, has_experts: false, epilogue, ..Kernel::PLAIN };
+    let kernel = Kernel { form: matrix.form, has_experts: false, epilogue, ..Kernel::PLAIN };
     let (rows, most) = (binding.rows(), binding.most_rows());
     let mut launches = Vec::new();
     for shard in &matrix.shards {
