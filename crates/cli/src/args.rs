@@ -124,7 +124,8 @@ impl ModelArgs {
 /// Where a model runs.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct BackendArgs {
-    /// Where the model runs: cpu, cuda (an NVIDIA GPU), or auto for the GPU if there is one that the model fits on
+    /// Where the model runs: cpu, cuda (an NVIDIA GPU), webgpu (any GPU, through Vulkan, Metal or DX12), or auto for
+    /// the NVIDIA GPU if there is one that the model fits on
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: BackendName,
     /// Number of the GPU, counted from 0
@@ -145,13 +146,16 @@ impl BackendArgs {
 /// A backend by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum BackendName {
-    /// The GPU if there is one that the model fits on, else the CPU
+    /// The NVIDIA GPU if there is one that the model fits on, else the CPU
     #[default]
     Auto,
     /// The CPU
     Cpu,
     /// An NVIDIA GPU
     Cuda,
+    /// Any GPU, through Vulkan, Metal or DX12
+    #[value(name = "webgpu")]
+    WebGpu,
 }
 
 /// Which model to describe: weights need not be there.

@@ -9,6 +9,7 @@ use mambo_cuda::{CudaBackend, CudaOptions};
 use mambo_kernel::Backend;
 use mambo_model::Preset;
 use mambo_runtime::{Described, Engine, LoadEvent, LoadOptions, Model, OpenOptions, open_checkpoint};
+use mambo_webgpu::{WebGpuBackend, WebGpuOptions};
 
 use crate::args::{BackendArgs, BackendName};
 use crate::hints::one_sentence;
@@ -64,6 +65,7 @@ pub fn backend(place: BackendArgs) -> Result<Box<dyn Backend>> {
     Ok(match automatic_gpu(place)? {
         Some(gpu) => Box::new(gpu),
         None if place.backend == BackendName::Cuda => Box::new(gpu(place)?),
+        None if place.backend == BackendName::WebGpu => Box::new(any_gpu(place)?),
         None => Box::new(cpu(place)?),
     })
 }
@@ -73,7 +75,7 @@ fn cpu(place: BackendArgs) -> Result<CpuBackend> {
         bail!("--threads is 0; use 1 or more");
     }
     if place.device.is_some() {
-        bail!("--device numbers GPUs; leave it out, or name a GPU's backend (--backend cuda)");
+        bail!("--device numbers GPUs; leave it out, or name a GPU's backend (--backend cuda or webgpu)");
     }
     Ok(CpuBackend::new(CpuOptions { threads: place.threads.unwrap_or(0), ..CpuOptions::default() })?)
 }
@@ -87,6 +89,13 @@ pub fn gpu(place: BackendArgs) -> Result<CudaBackend> {
         put_note(format_args!("note: {note}"));
     }
     Ok(gpu)
+}
+
+/// The GPU that flags name, through whatever interface it has.
+pub fn any_gpu(place: BackendArgs) -> Result<WebGpuBackend> {
+    let options = WebGpuOptions { device: place.device.unwrap_or(0), ..WebGpuOptions::default() };
+    WebGpuBackend::new(&options)
+        .map_err(|error| anyhow!("cannot use a GPU: {error}; leave --backend out to use the CPU"))
 }
 
 /// Where kernels of a GPU are found.
@@ -107,7 +116,7 @@ fn has_gpu() -> bool {
 pub fn is_gpu(place: BackendArgs) -> bool {
     match place.backend {
         BackendName::Cpu => false,
-        BackendName::Cuda => true,
+        BackendName::Cuda | BackendName::WebGpu => true,
         BackendName::Auto => place.threads.is_none() && (place.device.is_some() || has_gpu()),
     }
 }

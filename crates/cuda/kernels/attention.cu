@@ -2,7 +2,8 @@
 // y = Σ_s softmax_s(score(q·k_s·scale))·v_s over the positions that the row sees.
 //
 // `attention_append` has a warp for a key or value of one head. `attention` is for every cache type and head size, in
-// f32: a block has a row and up to HEAD_TILE query heads of one key head, and walks the positions unit by unit.
+// f32: a block has a row, up to HEAD_TILE query heads of one key head and some units; attention_merge puts together what
+// the blocks of a row find.
 // Defines: those of attention.cuh, SHARED_BYTES.
 #include "attention.cuh"
 
@@ -69,6 +70,42 @@ DEVICE float load_value(const u8* head, u32 slot, u32 i, float scale) {
     return __fmul_rn((float)((const i8*)head)[at], bf16_value(scales[i / KV_BLOCK]));
 }
 
+// Values that are loaded at once.
+#define STEP (HEAD_DIM % 4 == 0 ? 4 : 1)
+
+// STEP neighbouring values, the first at a multiple of STEP.
+template <int ELEM>
+DEVICE void load_values(float (&to)[STEP], const u8* head, u32 slot, u32 i, float scale) {
+#if HEAD_DIM % 4 == 0
+    const u8* at = head + (slot * HEAD_DIM + i) * Stored<ELEM>::code_bytes;
+    if (ELEM == KV_F32) {
+        float4 all = *(const float4*)at;
+        to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
+    } else if (ELEM == KV_F16 || ELEM == KV_BF16) {
+        uint2 pairs = *(const uint2*)at;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            u16 bits = (u16)((e < 2 ? pairs.x : pairs.y) >> (e % 2 * 16));
+            to[e] = ELEM == KV_F16 ? f16_value(bits) : bf16_value(bits);
+        }
+    } else {
+        u32 codes = *(const u32*)at;
+        float factor = scale;
+        if (ELEM == KV_Q8) {
+            const u16* scales = (const u16*)(head + Stored<ELEM>::code_area) + slot * Stored<ELEM>::scales;
+            factor = bf16_value(scales[i / KV_BLOCK]);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            u8 code = (u8)(codes >> (8 * e));
+            to[e] = __fmul_rn(ELEM == KV_Q8 ? (float)(i8)code : e4m3_value(code), factor);
+        }
+    }
+#else
+    to[0] = load_value<ELEM>(head, slot, i, scale);
+#endif
+}
+
 KERNEL __launch_bounds__(32 * APPEND_WARPS) attention_append(const __grid_constant__ AttentionParams p) {
     start_dependents();
     wait_for_inputs();
@@ -90,7 +127,8 @@ struct AttentionShared {
     float tile[UNIT][K_PITCH];
     // Scores, then weights.
     float weights[HEAD_TILE][UNIT];
-    Sums sums[HEAD_TILE];
+    // Of the split, and of all before it.
+    Sums sums[HEAD_TILE], whole[HEAD_TILE];
     MergeFactors factors[HEAD_TILE];
 };
 static_assert(sizeof(AttentionShared) <= SHARED_BYTES, "shared memory of attention");
@@ -106,18 +144,30 @@ struct Reach {
 template <int ELEM, bool IS_KEY>
 DEVICE void load_tile(AttentionShared& shared, const AttentionParams& p, const SegmentEntry& segment, u32 kv_head,
                       u32 unit, Reach reach) {
-    UnitPages pages(p, segment, unit, reach.last);
+    UnitPages pages(p, PageList(p, segment), unit, reach.last);
+    constexpr u32 STEPS = HEAD_DIM / STEP;
 #pragma unroll 8
-    for (u32 i = threadIdx.x; i < UNIT * HEAD_DIM; i += THREADS) {
-        u32 j = i / HEAD_DIM, d = i % HEAD_DIM, position = unit * UNIT + j;
-        float value = 0.0f;
+    for (u32 i = threadIdx.x; i < UNIT * STEPS; i += THREADS) {
+        u32 j = i / STEPS, d = i % STEPS * STEP, position = unit * UNIT + j;
+        float values[STEP] = {};
         if (position >= reach.first && position <= reach.last) {
             u8* page = pages.of(j);
             const u8* head = IS_KEY ? key_head(page, kv_head) : value_head(page, kv_head);
-            value = load_value<ELEM>(head, position % PAGE_TOKENS, d, IS_KEY ? p.k_scale : p.v_scale);
+            load_values<ELEM>(values, head, position % PAGE_TOKENS, d, IS_KEY ? p.k_scale : p.v_scale);
         }
-        shared.tile[j][d] = value;
+#pragma unroll
+        for (u32 e = 0; e < STEP; e++) shared.tile[j][d + e] = values[e];
     }
+}
+
+// STEP neighbouring values of a query.
+DEVICE void load_step(float (&to)[STEP], const float* from) {
+#if HEAD_DIM % 4 == 0
+    float4 all = *(const float4*)from;
+    to[0] = all.x, to[1] = all.y, to[2] = all.z, to[3] = all.w;
+#else
+    to[0] = from[0];
+#endif
 }
 
 // Scores of a unit's keys for all heads of the tile.
@@ -125,10 +175,18 @@ DEVICE void score_unit(AttentionShared& shared, const AttentionParams& p, u32 un
     constexpr u32 HEADS = HEAD_TILE * UNIT / THREADS;
     u32 j = threadIdx.x % UNIT, first = threadIdx.x / UNIT * HEADS, position = unit * UNIT + j;
     float product[HEADS] = {};
-    for (u32 d = 0; d < HEAD_DIM; d++) {
-        float k = shared.tile[j][d];
+#pragma unroll 1
+    for (u32 d = 0; d < HEAD_DIM; d += STEP) {
+        float k[STEP];
 #pragma unroll
-        for (u32 i = 0; i < HEADS; i++) product[i] = __fmaf_rn(shared.q[first + i][d], k, product[i]);
+        for (u32 e = 0; e < STEP; e++) k[e] = shared.tile[j][d + e];
+#pragma unroll
+        for (u32 i = 0; i < HEADS; i++) {
+            float q[STEP];
+            load_step(q, &shared.q[first + i][d]);
+#pragma unroll
+            for (u32 e = 0; e < STEP; e++) product[i] = __fmaf_rn(q[e], k[e], product[i]);
+        }
     }
     bool is_seen = position >= reach.first && position <= reach.last;
 #pragma unroll
@@ -151,24 +209,54 @@ DEVICE void weigh_unit(AttentionShared& shared) {
     }
 }
 
-KERNEL __launch_bounds__(THREADS, 1) attention(const __grid_constant__ AttentionParams p) {
-    AttentionShared& shared = *(AttentionShared*)shared_bytes;
-    constexpr u32 OUTPUTS = (HEAD_TILE * HEAD_DIM + THREADS - 1) / THREADS;
-    start_dependents();
-    wait_for_inputs();
-    u32 row = blockIdx.x, kv_head = blockIdx.y / HEAD_TILES, first_head = blockIdx.y % HEAD_TILES * HEAD_TILE;
-    if (row >= p.step->rows) return;
-    SegmentEntry segment = p.step->segments[p.step->row_segment[row]];
-    u32 position = segment.position + (row - segment.first_row);
-    Reach reach = {first_seen(p, position), position};
-    u32 heads = min((u32)HEAD_TILE, GROUP - first_head);
-    first_head += kv_head * GROUP;
-    for (u32 i = threadIdx.x; i < HEAD_TILE * HEAD_DIM; i += THREADS)
-        shared.q[i / HEAD_DIM][i % HEAD_DIM] =
-            i / HEAD_DIM < heads ? f32_row(p.q, row)[first_head * HEAD_DIM + i] : 0.0f;
-    if (threadIdx.x < HEAD_TILE) shared.sums[threadIdx.x] = NO_SUMS;
-    float mixed[OUTPUTS] = {};
-    for (u32 unit = reach.first / UNIT; unit <= reach.last / UNIT; unit++) {
+#define OUTPUTS ((HEAD_TILE * HEAD_DIM + THREADS - 1) / THREADS)
+
+// The head and the column of a thread's output.
+DEVICE u32 output_head(u32 i) {
+    return min((i * THREADS + threadIdx.x) / HEAD_DIM, HEAD_TILE - 1u);
+}
+DEVICE u32 output_column(u32 i) {
+    return (i * THREADS + threadIdx.x) % HEAD_DIM;
+}
+
+// Adds a unit's values by weight to what the split has.
+DEVICE void mix_unit(const AttentionShared& shared, float (&mixed)[OUTPUTS]) {
+    float sum[OUTPUTS] = {};
+#pragma unroll 1
+    for (u32 j = 0; j < UNIT; j += 2) {
+#pragma unroll
+        for (u32 i = 0; i < OUTPUTS; i++) {
+            float2 weight = *(const float2*)&shared.weights[output_head(i)][j];
+            u32 d = output_column(i);
+            sum[i] = __fmaf_rn(weight.x, shared.tile[j][d], sum[i]);
+            sum[i] = __fmaf_rn(weight.y, shared.tile[j + 1][d], sum[i]);
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < OUTPUTS; i++) mixed[i] = merged(mixed[i], sum[i], shared.factors[output_head(i)]);
+}
+
+// Merges a split into the whole and starts a new one.
+DEVICE void end_split(AttentionShared& shared, float (&whole)[OUTPUTS], float (&split)[OUTPUTS]) {
+    __syncthreads();
+    if (threadIdx.x < HEAD_TILE) {
+        shared.factors[threadIdx.x] = merge(shared.whole[threadIdx.x], shared.sums[threadIdx.x]);
+        shared.sums[threadIdx.x] = NO_SUMS;
+    }
+    __syncthreads();
+#pragma unroll
+    for (u32 i = 0; i < OUTPUTS; i++) {
+        whole[i] = merged(whole[i], split[i], shared.factors[output_head(i)]);
+        split[i] = 0.0f;
+    }
+}
+
+// The units of an item: `split` has what the last split gave, or, where the item is the row's all, `whole` has all.
+DEVICE void run_item(AttentionShared& shared, const AttentionParams& p, const SegmentEntry& segment, u32 kv_head,
+                     const Division& division, u32 item, Reach reach, float (&whole)[OUTPUTS], float (&split)[OUTPUTS]) {
+    if (threadIdx.x < HEAD_TILE) shared.sums[threadIdx.x] = shared.whole[threadIdx.x] = NO_SUMS;
+    u32 end = division.end(item);
+    for (u32 unit = division.begin(item); unit < end; unit++) {
         __syncthreads();
         load_tile<K_ELEM, true>(shared, p, segment, kv_head, unit, reach);
         __syncthreads();
@@ -177,20 +265,44 @@ KERNEL __launch_bounds__(THREADS, 1) attention(const __grid_constant__ Attention
         load_tile<V_ELEM, false>(shared, p, segment, kv_head, unit, reach);
         weigh_unit(shared);
         __syncthreads();
+        mix_unit(shared, split);
+        if (division.is_whole() && (unit + 1 == end || (unit + 1) % UNITS_PER_SPLIT == 0)) end_split(shared, whole, split);
+    }
+}
+
+KERNEL __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 3 : 1) attention(const __grid_constant__ AttentionParams p) {
+    AttentionShared& shared = *(AttentionShared*)shared_bytes;
+    start_dependents();
+    wait_for_inputs();
+    u32 row = blockIdx.x, kv_head = blockIdx.y / HEAD_TILES, first_head = blockIdx.y % HEAD_TILES * HEAD_TILE;
+    if (row >= p.step->rows) return;
+    SegmentEntry segment = p.step->segments[p.step->row_segment[row]];
+    u32 position = segment.position + (row - segment.first_row);
+    Reach reach = {first_seen(p, position), position};
+    Division division(p, row, reach.first, reach.last);
+    if (blockIdx.z >= division.items) return;
+    u32 heads = min((u32)HEAD_TILE, GROUP - first_head);
+    first_head += kv_head * GROUP;
+    for (u32 i = threadIdx.x; i < HEAD_TILE * HEAD_DIM; i += THREADS)
+        shared.q[i / HEAD_DIM][i % HEAD_DIM] =
+            i / HEAD_DIM < heads ? f32_row(p.q, row)[first_head * HEAD_DIM + i] : 0.0f;
+    for (u32 item = blockIdx.z; item < division.items; item += gridDim.z) {
+        __syncthreads();
+        float whole[OUTPUTS] = {}, split[OUTPUTS] = {};
+        run_item(shared, p, segment, kv_head, division, item, reach, whole, split);
 #pragma unroll
         for (u32 i = 0; i < OUTPUTS; i++) {
-            u32 at = i * THREADS + threadIdx.x, head = at / HEAD_DIM, d = at % HEAD_DIM;
-            if (head >= HEAD_TILE) continue;
-            float sum = 0.0f;
-            for (u32 j = 0; j < UNIT; j++) sum = __fmaf_rn(shared.weights[head][j], shared.tile[j][d], sum);
-            mixed[i] = merged(mixed[i], sum, shared.factors[head]);
+            u32 head = (i * THREADS + threadIdx.x) / HEAD_DIM, d = output_column(i);
+            if (head >= heads) continue;
+            if (division.is_whole())
+                f32_row(p.out, row)[(first_head + head) * HEAD_DIM + d] =
+                    __fmul_rn(whole[i], final_factor(p, shared.whole[head], first_head + head));
+            else
+                item_result(p, row, first_head + head, item)[2 + d] = split[i];
         }
-    }
-#pragma unroll
-    for (u32 i = 0; i < OUTPUTS; i++) {
-        u32 at = i * THREADS + threadIdx.x, head = at / HEAD_DIM;
-        if (head < heads)
-            f32_row(p.out, row)[first_head * HEAD_DIM + at] =
-                __fmul_rn(mixed[i], final_factor(p, shared.sums[head], first_head + head));
+        if (!division.is_whole() && threadIdx.x < heads) {
+            float* result = item_result(p, row, first_head + threadIdx.x, item);
+            result[0] = shared.sums[threadIdx.x].largest, result[1] = shared.sums[threadIdx.x].sum;
+        }
     }
 }

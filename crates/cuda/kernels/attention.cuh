@@ -1,15 +1,16 @@
 // What the kernels of attention share: where keys and values lie, which of them a row sees, and how partial results are
 // put together.
 //
-// Sums run over units of 64 positions, by absolute position: a unit is computed on its own, and units are merged in
-// order. On tensor cores they are merged into splits of 512 positions, and these into the row's result. Whichever block
-// merges, the arithmetic is that of `merge`.
+// Sums run over units of 64 positions, by absolute position: a unit is computed on its own, units are merged in order
+// into splits of 512 positions, and these into the row's result. Whichever block merges, the arithmetic is that of
+// `merge`.
 // Defines: Q_HEADS, KV_HEADS, HEAD_DIM, K_ELEM, V_ELEM, CAPPED.
 #pragma once
 #include "common.cuh"
 
 #define UNIT 64u
 #define SPLIT 512u
+#define UNITS_PER_SPLIT (SPLIT / UNIT)
 #define GROUP (Q_HEADS / KV_HEADS)
 #define MINUS_INFINITY __uint_as_float(0xff800000u)
 
@@ -31,9 +32,22 @@ struct Stored {
     static constexpr u32 head_bytes = code_area + PAGE_TOKENS * scales * 2;
 };
 
+// The pages of a sequence, in order.
+struct PageList {
+    const u32* numbers;
+
+    DEVICE PageList() {}
+    DEVICE PageList(const AttentionParams& p, const SegmentEntry& segment) {
+        numbers = p.step->pages + p.group * p.step->group_pages + segment.first_page;
+    }
+
+    DEVICE u8* of(const AttentionParams& p, u32 position) const {
+        return p.pages + (u64)numbers[position / PAGE_TOKENS] * p.page_bytes;
+    }
+};
+
 DEVICE u8* page_at(const AttentionParams& p, const SegmentEntry& segment, u32 position) {
-    u32 entry = p.group * p.step->group_pages + segment.first_page + position / PAGE_TOKENS;
-    return p.pages + (u64)p.step->pages[entry] * p.page_bytes;
+    return PageList(p, segment).of(p, position);
 }
 
 #define UNIT_PAGES (UNIT / PAGE_TOKENS)
@@ -42,9 +56,9 @@ DEVICE u8* page_at(const AttentionParams& p, const SegmentEntry& segment, u32 po
 struct UnitPages {
     u8* pages[UNIT_PAGES];
 
-    DEVICE UnitPages(const AttentionParams& p, const SegmentEntry& segment, u32 unit, u32 last) {
+    DEVICE UnitPages(const AttentionParams& p, const PageList& list, u32 unit, u32 last) {
 #pragma unroll
-        for (u32 i = 0; i < UNIT_PAGES; i++) pages[i] = page_at(p, segment, min(unit * UNIT + i * PAGE_TOKENS, last));
+        for (u32 i = 0; i < UNIT_PAGES; i++) pages[i] = list.of(p, min(unit * UNIT + i * PAGE_TOKENS, last));
     }
 
     // The page of a position, counted within the unit.
@@ -109,4 +123,44 @@ DEVICE float final_factor(const AttentionParams& p, Sums sums, u32 head) {
         factor = factors.first;
     }
     return __fdiv_rn(factor, sums.sum);
+}
+
+// --- Rows that several blocks share -------------------------------------------------------------------------------
+
+// How the positions that a row sees are divided among blocks, and in attention_merge again.
+struct Division {
+    u32 first_unit, last_unit;
+    // Units of a block's item: 1, those of a split, or all.
+    u32 items, units_per_item;
+
+    DEVICE Division(const AttentionParams& p, u32 row, u32 first, u32 last) {
+        first_unit = first / UNIT, last_unit = last / UNIT;
+        u32 units = last_unit - first_unit + 1, splits = last / SPLIT - first / SPLIT + 1;
+        if (row < p.divided_rows && units <= p.most_blocks && units <= p.most_items)
+            items = units, units_per_item = 1;
+        else if (row < p.divided_rows && splits <= p.most_items)
+            items = splits, units_per_item = UNITS_PER_SPLIT;
+        else
+            items = 1, units_per_item = 0;
+    }
+
+    // The units of an item.
+    DEVICE u32 begin(u32 item) const {
+        if (units_per_item == 0) return first_unit;
+        if (units_per_item == 1) return first_unit + item;
+        return max(first_unit, (first_unit / UNITS_PER_SPLIT + item) * UNITS_PER_SPLIT);
+    }
+    DEVICE u32 end(u32 item) const {
+        if (units_per_item == 0) return last_unit + 1;
+        if (units_per_item == 1) return first_unit + item + 1;
+        return min(last_unit + 1, (first_unit / UNITS_PER_SPLIT + item + 1) * UNITS_PER_SPLIT);
+    }
+
+    // Whether an item's block has the row's result, and nothing is left to merge.
+    DEVICE bool is_whole() const { return units_per_item == 0; }
+};
+
+// Where an item's result goes: largest score, sum, and the values.
+DEVICE float* item_result(const AttentionParams& p, u32 row, u32 head, u32 item) {
+    return p.results + (((u64)row * Q_HEADS + head) * p.most_items + item) * (HEAD_DIM + 2);
 }

@@ -10,7 +10,6 @@
 #define TILE 16
 // 16 more bytes let eight lanes read eight rows at once.
 #define K_PITCH (HEAD_DIM + 8)
-#define UNITS_PER_SPLIT (SPLIT / UNIT)
 
 // Keys and values of a unit.
 struct UnitShared {
@@ -24,22 +23,42 @@ struct QueryShared {
     float scale[TILE];
 };
 
-// Starts bringing a unit; positions outside first ..= last are zero.
+// Starts bringing a unit from its pages; positions outside first ..= last are zero. The place of the last one is left alone
+// if it is not stored yet.
+template <int THREAD_COUNT>
+DEVICE void copy_unit(UnitShared& to, const UnitPages& pages, u32 kv_head, u32 unit, u32 first, u32 last,
+                      bool is_last_stored) {
+    constexpr u32 VECTORS = HEAD_DIM / 8;
+    static_assert(UNIT * VECTORS % THREAD_COUNT == 0, "every thread copies as much");
+#pragma unroll
+    for (u32 n = 0; n < UNIT * VECTORS / THREAD_COUNT; n++) {
+        u32 i = n * THREAD_COUNT + threadIdx.x, j = i / VECTORS, d = i % VECTORS * 8, position = unit * UNIT + j;
+        bool is_there = position >= first && position <= last;
+        u8* page = pages.of(j);
+        u32 offset = 2 * (j % PAGE_TOKENS * HEAD_DIM + d);
+        if (position != last || is_last_stored) {
+            copy_async_or_zero(shared_address(&to.k[j][d]), key_head(page, kv_head) + offset, is_there);
+            copy_async_or_zero(shared_address(&to.v[j][d]), value_head(page, kv_head) + offset, is_there);
+        }
+    }
+    end_copies();
+}
+
+// The same of a segment whose positions are all stored.
 template <int THREAD_COUNT>
 DEVICE void copy_unit(UnitShared& to, const AttentionParams& p, const SegmentEntry& segment, u32 kv_head, u32 unit,
                       u32 first, u32 last) {
-    constexpr u32 VECTORS = HEAD_DIM / 8;
-    UnitPages pages(p, segment, unit, last);
-#pragma unroll
-    for (u32 i = threadIdx.x; i < UNIT * VECTORS; i += THREAD_COUNT) {
-        u32 j = i / VECTORS, d = i % VECTORS * 8, position = unit * UNIT + j;
-        bool is_there = position >= first && position <= last;
-        u8* page = pages.of(j);
-        u32 offset = 2 * (position % PAGE_TOKENS * HEAD_DIM + d);
-        copy_async_or_zero(shared_address(&to.k[j][d]), key_head(page, kv_head) + offset, is_there);
-        copy_async_or_zero(shared_address(&to.v[j][d]), value_head(page, kv_head) + offset, is_there);
-    }
-    end_copies();
+    UnitPages pages(p, PageList(p, segment), unit, last);
+    copy_unit<THREAD_COUNT>(to, pages, kv_head, unit, first, last, true);
+}
+
+// The exponent of the power of two that a query's values are divided by.
+DEVICE u32 query_exponent(float largest) {
+    return min(max(__float_as_uint(largest) >> 23, 27u), 227u);
+}
+
+DEVICE float inverse_power(u32 exponent) {
+    return __uint_as_float((254u - exponent) << 23);
 }
 
 // Brings the query of one head; by a warp.
@@ -47,9 +66,8 @@ DEVICE void load_query(QueryShared& to, u32 at, const float* q, float scale) {
     u32 lane = threadIdx.x % 32;
     float largest = 0.0f;
     for (u32 d = lane; q && d < HEAD_DIM; d += 32) largest = fmaxf(largest, fabsf(q[d]));
-    u32 exponent = __float_as_uint(warp_max(largest)) >> 23;
-    exponent = min(max(exponent, 27u), 227u);
-    float inverse = __uint_as_float((254u - exponent) << 23);
+    u32 exponent = query_exponent(warp_max(largest));
+    float inverse = inverse_power(exponent);
     for (u32 d = 2 * lane; d < HEAD_DIM; d += 64) {
         u32 high, low;
         split_f16(q ? __fmul_rn(q[d], inverse) : 0.0f, q ? __fmul_rn(q[d + 1], inverse) : 0.0f, high, low);
@@ -57,6 +75,37 @@ DEVICE void load_query(QueryShared& to, u32 at, const float* q, float scale) {
         *(u32*)&to.low[at][d] = low;
     }
     if (lane == 0) to.scale[at] = __fmul_rn(scale, __uint_as_float(exponent << 23));
+}
+
+// Brings the queries of neighbouring heads of a row by WARPS warps, all loads at once.
+template <int WARPS>
+DEVICE void load_queries(QueryShared& to, const float* q, u32 heads, float scale) {
+    constexpr int OWN = TILE / WARPS, VALUES = HEAD_DIM / 32;
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float values[OWN][VALUES];
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+#pragma unroll
+        for (int j = 0; j < VALUES; j++) {
+            u32 head = warp * OWN + i;
+            values[i][j] = head < heads ? q[head * HEAD_DIM + 32 * j + lane] : 0.0f;
+        }
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        float largest = 0.0f;
+#pragma unroll
+        for (int j = 0; j < VALUES; j++) largest = fmaxf(largest, fabsf(values[i][j]));
+        u32 exponent = query_exponent(warp_max(largest)), at = warp * OWN + i;
+        float inverse = inverse_power(exponent);
+#pragma unroll
+        for (int j = 0; j < VALUES; j++) {
+            u32 high, low;
+            split_f16(__fmul_rn(values[i][j], inverse), 0.0f, high, low);
+            to.high[at][32 * j + lane] = (u16)high;
+            to.low[at][32 * j + lane] = (u16)low;
+        }
+        if (lane == 0) to.scale[at] = __fmul_rn(scale, __uint_as_float(exponent << 23));
+    }
 }
 
 // Products of a tile of queries with TILES tiles of 8 keys from `first_key` on.

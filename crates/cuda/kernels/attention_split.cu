@@ -1,6 +1,6 @@
-// attention over f16 caches for rows of short segments: a block of `attention_split` has a row and a tile of heads and some
-// units (its warps share each), so that a long context is read by many blocks; `attention_merge` puts their results
-// together.
+// attention over f16 caches for rows of short segments: a block has a row and a tile of heads and some units (its warps
+// share each), so that a long context is read by many blocks; attention_merge puts their results together. Where every
+// segment has one row, the block of a row's last unit appends its key and value to the cache.
 // Defines: those of attention.cuh.
 #include "attention_f16.cuh"
 
@@ -10,36 +10,6 @@
 #define SPLIT_THREADS (32 * SPLIT_WARPS)
 // Columns of the result that a warp has, in tiles of 8.
 #define OWN_TILES (HEAD_DIM / 8 / SPLIT_WARPS)
-
-// How the positions that a row sees are divided among blocks; the same in attention_split and attention_merge.
-struct Division {
-    u32 first_unit, last_unit;
-    // Units of a block's item: 1, those of a split, or all.
-    u32 items, units_per_item;
-
-    DEVICE Division(const AttentionParams& p, u32 row, u32 first, u32 last) {
-        first_unit = first / UNIT, last_unit = last / UNIT;
-        u32 units = last_unit - first_unit + 1, splits = last / SPLIT - first / SPLIT + 1;
-        if (row < p.divided_rows && units <= p.most_blocks && units <= p.most_items)
-            items = units, units_per_item = 1;
-        else if (row < p.divided_rows && splits <= p.most_items)
-            items = splits, units_per_item = UNITS_PER_SPLIT;
-        else
-            items = 1, units_per_item = 0;
-    }
-
-    // The units of an item.
-    DEVICE u32 begin(u32 item) const {
-        if (units_per_item == 0) return first_unit;
-        if (units_per_item == 1) return first_unit + item;
-        return max(first_unit, (first_unit / UNITS_PER_SPLIT + item) * UNITS_PER_SPLIT);
-    }
-    DEVICE u32 end(u32 item) const {
-        if (units_per_item == 0) return last_unit + 1;
-        if (units_per_item == 1) return first_unit + item + 1;
-        return min(last_unit + 1, (first_unit / UNITS_PER_SPLIT + item + 1) * UNITS_PER_SPLIT);
-    }
-};
 
 struct SplitShared {
     UnitShared units[2];
@@ -116,11 +86,6 @@ DEVICE void run_unit(const AttentionParams& p, SplitShared& shared, const UnitSh
     }
 }
 
-// Where an item's result goes: largest score, sum, and the values.
-DEVICE float* item_result(const AttentionParams& p, u32 row, u32 head, u32 item) {
-    return p.results + (((u64)row * Q_HEADS + head) * p.most_items + item) * (HEAD_DIM + 2);
-}
-
 DEVICE void write_part(const AttentionParams& p, const OwnPart& part, u32 row, u32 first_head, u32 heads, u32 item,
                        bool is_whole) {
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
@@ -142,133 +107,131 @@ DEVICE void write_part(const AttentionParams& p, const OwnPart& part, u32 row, u
     }
 }
 
-// One item of a row: units merged into splits, splits into the whole.
-DEVICE void run_item(const AttentionParams& p, SplitShared& shared, const SegmentEntry& segment, u32 row, u32 kv_head,
-                     u32 first_head, u32 heads, const Division& division, u32 item, u32 first, u32 last) {
+// A row and the positions it sees.
+struct RowWork {
+    u32 row, first, last;
+    SegmentEntry segment;
+    PageList pages;
+
+    // Whether this kernel has the row.
+    DEVICE bool find(const AttentionParams& p, u32 own_row) {
+        row = own_row;
+        if (row >= p.step->rows) return false;
+        // Where rows append themselves every segment has one.
+        segment = p.step->segments[p.appends ? row : p.step->row_segment[row]];
+        pages = PageList(p, segment);
+        last = segment.position + (row - segment.first_row), first = first_seen(p, last);
+        return segment.rows < p.tile_rows;
+    }
+};
+
+// The key and value that a row appends, a value of each a thread.
+struct OwnRow {
+    u16 k, v;
+
+    DEVICE void fetch(const AttentionParams& p, u32 row, u32 kv_head) {
+        if (threadIdx.x >= HEAD_DIM) return;
+        k = f16_bits(f32_row(p.k, row)[kv_head * HEAD_DIM + threadIdx.x]);
+        v = f16_bits(f32_row(p.v, row)[kv_head * HEAD_DIM + threadIdx.x]);
+    }
+
+    DEVICE void put_into(UnitShared& unit, u32 position) const {
+        if (threadIdx.x >= HEAD_DIM) return;
+        unit.k[position % UNIT][threadIdx.x] = k;
+        unit.v[position % UNIT][threadIdx.x] = v;
+    }
+
+    DEVICE void store(const AttentionParams& p, const RowWork& work, u32 kv_head) const {
+        if (threadIdx.x >= HEAD_DIM) return;
+        u8* page = work.pages.of(p, work.last);
+        u32 at = work.last % PAGE_TOKENS * HEAD_DIM + threadIdx.x;
+        ((u16*)key_head(page, kv_head))[at] = k;
+        ((u16*)value_head(page, kv_head))[at] = v;
+    }
+};
+
+// Where a block works among the heads.
+struct HeadPlace {
+    u32 kv_head, tile, first, count;
+
+    DEVICE HeadPlace() {
+        kv_head = blockIdx.y / HEAD_TILES, tile = blockIdx.y % HEAD_TILES;
+        first = kv_head * GROUP + tile * TILE, count = min((u32)TILE, GROUP - tile * TILE);
+    }
+};
+
+DEVICE void start_unit(const AttentionParams& p, SplitShared& shared, const RowWork& work, const HeadPlace& heads,
+                       const UnitPages& pages, u32 unit, u32 at) {
+    copy_unit<SPLIT_THREADS>(shared.units[at], pages, heads.kv_head, unit, work.first, work.last, !p.appends);
+}
+
+DEVICE void start_item(const AttentionParams& p, SplitShared& shared, const RowWork& work, const HeadPlace& heads, u32 unit) {
+    start_unit(p, shared, work, heads, UnitPages(p, work.pages, unit, work.last), unit, 0);
+}
+
+// One item of a row, whose first unit is on its way: units merged into splits, splits into the whole.
+DEVICE void run_item(const AttentionParams& p, SplitShared& shared, const RowWork& work, const HeadPlace& heads,
+                     const Division& division, u32 item) {
     OwnPart whole, split, part;
     whole.clear();
     split.clear();
     u32 begin = division.begin(item), end = division.end(item);
-    bool is_whole = division.units_per_item == 0;
-    copy_unit<SPLIT_THREADS>(shared.units[0], p, segment, kv_head, begin, first, last);
+    bool appends = p.appends && end == division.last_unit + 1;
+    OwnRow own;
+    if (appends) own.fetch(p, work.row, heads.kv_head);
+    // Looked up a unit ahead.
+    UnitPages pages(p, work.pages, begin + 1, work.last);
     for (u32 unit = begin; unit < end; unit++) {
         u32 at = (unit - begin) % 2;
         if (unit + 1 < end)
-            copy_unit<SPLIT_THREADS>(shared.units[1 - at], p, segment, kv_head, unit + 1, first, last);
+            start_unit(p, shared, work, heads, pages, unit + 1, 1 - at);
         else
             end_copies();
+        pages = UnitPages(p, work.pages, unit + 2, work.last);
+        if (appends && unit + 1 == end) {
+            own.put_into(shared.units[at], work.last);
+            if (heads.tile == 0) own.store(p, work, heads.kv_head);
+        }
         wait_for_copies<1>();
         __syncthreads();
-        run_unit(p, shared, shared.units[at], unit, first, last, part);
+        run_unit(p, shared, shared.units[at], unit, work.first, work.last, part);
         split.add(part);
-        if (is_whole && (unit + 1 == end || (unit + 1) % UNITS_PER_SPLIT == 0)) {
+        if (division.is_whole() && (unit + 1 == end || (unit + 1) % UNITS_PER_SPLIT == 0)) {
             whole.add(split);
             split.clear();
         }
         __syncthreads();
     }
-    if (is_whole)
-        write_part(p, whole, row, first_head, heads, item, true);
+    if (division.is_whole())
+        write_part(p, whole, work.row, heads.first, heads.count, item, true);
     else
-        write_part(p, split, row, first_head, heads, item, false);
+        write_part(p, split, work.row, heads.first, heads.count, item, false);
 }
 
+// Where rows append themselves, all that they read of the cache was there before the step: it is on its way before the
+// queries are waited for. What the step's table says of rows and pages is there before any kernel.
 KERNEL __launch_bounds__(SPLIT_THREADS, 1) attention_split(const __grid_constant__ AttentionParams p) {
     SplitShared& shared = *(SplitShared*)shared_bytes;
     start_dependents();
-    wait_for_inputs();
-    u32 kv_head = blockIdx.y / HEAD_TILES, tile = blockIdx.y % HEAD_TILES;
-    u32 first_head = kv_head * GROUP + tile * TILE, heads = min((u32)TILE, GROUP - tile * TILE);
+    HeadPlace heads;
+    RowWork work;
+    bool has_waited = false;
     for (u32 row = blockIdx.x; row < p.step->rows; row += gridDim.x) {
-        SegmentEntry segment = p.step->segments[p.step->row_segment[row]];
-        if (segment.rows >= p.tile_rows) continue;
-        u32 last = segment.position + (row - segment.first_row), first = first_seen(p, last);
-        Division division(p, row, first, last);
-        if (blockIdx.z >= division.items) continue;
-        __syncthreads();
-        for (u32 i = threadIdx.x / 32; i < TILE; i += SPLIT_WARPS)
-            load_query(shared.queries, i, i < heads ? f32_row(p.q, row) + (first_head + i) * HEAD_DIM : 0, p.scale);
-        for (u32 item = blockIdx.z; item < division.items; item += gridDim.z) {
-            __syncthreads();
-            run_item(p, shared, segment, row, kv_head, first_head, heads, division, item, first, last);
+        if (!work.find(p, row)) continue;
+        Division division(p, row, work.first, work.last);
+        u32 item = blockIdx.z;
+        if (item >= division.items) continue;
+        if (!has_waited && !p.appends) wait_for_inputs();
+        start_item(p, shared, work, heads, division.begin(item));
+        if (!has_waited && p.appends) wait_for_inputs();
+        has_waited = true;
+        load_queries<SPLIT_WARPS>(shared.queries, f32_row(p.q, row) + heads.first * HEAD_DIM, heads.count, p.scale);
+        while (true) {
+            run_item(p, shared, work, heads, division, item);
+            item += gridDim.z;
+            if (item >= division.items) break;
+            start_item(p, shared, work, heads, division.begin(item));
         }
     }
-}
-
-// Most items of a row; the host allows no more.
-#define MOST_ITEMS 256
-
-// How the items of a row are merged into splits, and these into the whole: factors on what was merged before, and on what
-// is added.
-struct MergeShared {
-    Sums items[MOST_ITEMS], splits[MOST_ITEMS];
-    MergeFactors in_split[MOST_ITEMS], in_whole[MOST_ITEMS];
-};
-
-// The items of a split, of which there are `splits`.
-DEVICE void items_of_split(const Division& division, u32 split, u32& begin, u32& end) {
-    begin = split, end = split + 1;
-    if (division.units_per_item != 1) return;
-    u32 unit = (division.first_unit / UNITS_PER_SPLIT + split) * UNITS_PER_SPLIT;
-    begin = max(unit, division.first_unit) - division.first_unit;
-    end = min(unit + UNITS_PER_SPLIT, division.last_unit + 1) - division.first_unit;
-}
-
-// Finds all factors. The largest score so far is a maximum, so that every split can find its own.
-DEVICE void find_factors(MergeShared& shared, const Division& division, const float* results, u32 splits) {
-    for (u32 item = threadIdx.x; item < division.items; item += HEAD_DIM) {
-        const float* result = results + item * (HEAD_DIM + 2);
-        shared.items[item] = Sums{result[0], result[1]};
-    }
-    __syncthreads();
-    for (u32 split = threadIdx.x; split < splits; split += HEAD_DIM) {
-        u32 begin, end;
-        items_of_split(division, split, begin, end);
-        Sums sums = NO_SUMS;
-        for (u32 item = begin; item < end; item++) shared.in_split[item] = merge(sums, shared.items[item]);
-        shared.splits[split] = sums;
-    }
-    __syncthreads();
-    for (u32 split = threadIdx.x; split < splits; split += HEAD_DIM) {
-        Sums before = NO_SUMS;
-        for (u32 i = 0; i < split; i++) before.largest = fmaxf(before.largest, shared.splits[i].largest);
-        shared.in_whole[split] = merge(before, shared.splits[split]);
-    }
-    __syncthreads();
-}
-
-// A block has a head of a row, a thread a channel.
-KERNEL __launch_bounds__(HEAD_DIM) attention_merge(const __grid_constant__ AttentionParams p) {
-    __shared__ MergeShared shared;
-    start_dependents();
-    wait_for_inputs();
-    u32 row = blockIdx.x, head = blockIdx.y, d = threadIdx.x;
-    if (row >= p.step->rows) return;
-    SegmentEntry segment = p.step->segments[p.step->row_segment[row]];
-    if (segment.rows >= p.tile_rows) return;
-    u32 last = segment.position + (row - segment.first_row), first = first_seen(p, last);
-    Division division(p, row, first, last);
-    if (division.units_per_item == 0) return;
-    u32 splits = last / SPLIT - first / SPLIT + 1;
-    const float* results = item_result(p, row, head, 0);
-    find_factors(shared, division, results, splits);
-    Sums whole = NO_SUMS;
-    float whole_value = 0.0f;
-#pragma unroll 4
-    for (u32 split = 0; split < splits; split++) {
-        u32 begin, end;
-        items_of_split(division, split, begin, end);
-        float values[UNITS_PER_SPLIT], value = 0.0f;
-#pragma unroll
-        for (u32 i = 0; i < UNITS_PER_SPLIT; i++)
-            values[i] = begin + i < end ? results[(begin + i) * (HEAD_DIM + 2) + 2 + d] : 0.0f;
-#pragma unroll
-        for (u32 i = 0; i < UNITS_PER_SPLIT; i++)
-            if (begin + i < end) value = merged(value, values[i], shared.in_split[begin + i]);
-        MergeFactors factors = shared.in_whole[split];
-        whole_value = merged(whole_value, value, factors);
-        whole.sum = merged(whole.sum, shared.splits[split].sum, factors);
-        whole.largest = fmaxf(whole.largest, shared.splits[split].largest);
-    }
-    f32_row(p.out, row)[head * HEAD_DIM + d] = __fmul_rn(whole_value, final_factor(p, whole, head));
+    if (!has_waited) wait_for_inputs();
 }

@@ -1,14 +1,9 @@
 // attention over f16 caches for prompts: a warp has a tile, the block's warps share the units they read.
 // Defines: those of attention.cuh; TILE_WARPS.
-#include "attention_f16.cuh"
-
-extern __shared__ __align__(16) unsigned char shared_bytes[];
-
-#define TILE_THREADS (32 * TILE_WARPS)
-// Rows of the step that a warp and a block have.
-#define WARP_ROWS (TILE / GROUP)
-#define BLOCK_ROWS (TILE_WARPS * WARP_ROWS)
-#define O_PITCH (HEAD_DIM + 4)
+#if __CUDA_ARCH__ == 900 && HEAD_DIM == 128 && TILE_WARPS == 8
+#include "attention_tile_hopper.cuh"
+#else
+#include "attention_tile.cuh"
 
 struct TileShared {
     UnitShared units[2];
@@ -17,11 +12,9 @@ struct TileShared {
     float whole[TILE_WARPS][TILE][O_PITCH];
 };
 
-// A warp's tile: rows g and g + 8 are the query heads of some rows of the step.
-struct TileRows {
-    u32 row[2], head[2], first[2], last[2];
-    bool is_there[2];
-};
+#define TILE_ALIGNMENT 16u
+
+DEVICE void begin_block(TileShared&) {}
 
 // One unit for a warp's tile, merged into the split.
 DEVICE void run_tile_unit(const AttentionParams& p, const QueryShared& queries, const UnitShared& unit, u32 number,
@@ -57,25 +50,10 @@ DEVICE void run_tile_unit(const AttentionParams& p, const QueryShared& queries, 
     }
 }
 
-// Merges a split into the whole, which is in shared memory, and starts a new one.
-DEVICE void end_split(float (*whole)[O_PITCH], Sums* whole_sums, Sums* split_sums, float (*split)[4]) {
-    u32 lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-    MergeFactors factors[2] = {merge(whole_sums[0], split_sums[0]), merge(whole_sums[1], split_sums[1])};
-    split_sums[0] = split_sums[1] = NO_SUMS;
-#pragma unroll
-    for (int i = 0; i < HEAD_DIM / 8; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float& value = whole[g + j / 2 * 8][8 * i + 2 * q + j % 2];
-            value = merged(value, split[i][j], factors[j / 2]);
-            split[i][j] = 0.0f;
-        }
-}
-
 // The rows lo .. hi of one segment.
 DEVICE void run_rows(const AttentionParams& p, TileShared& shared, const SegmentEntry& segment, u32 kv_head, u32 lo,
-                     u32 hi, u32 block_row) {
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+                     u32 hi, u32 block_row, u32&) {
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     QueryShared& queries = shared.queries[warp];
     float(*whole)[O_PITCH] = shared.whole[warp];
     TileRows rows;
@@ -85,22 +63,10 @@ DEVICE void run_rows(const AttentionParams& p, TileShared& shared, const Segment
         load_query(queries, i, is_there ? f32_row(p.q, row) + (kv_head * GROUP + i % GROUP) * HEAD_DIM : 0, p.scale);
         for (u32 d = lane; d < O_PITCH; d += 32) whole[i][d] = 0.0f;
     }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        u32 i = g + 8 * half, row = block_row + warp * WARP_ROWS + i / GROUP;
-        rows.row[half] = row, rows.head[half] = kv_head * GROUP + i % GROUP;
-        rows.is_there[half] = row >= lo && row < hi;
-        rows.last[half] = segment.position + (row - segment.first_row);
-        rows.first[half] = first_seen(p, rows.last[half]);
-        // Sees nothing.
-        if (!rows.is_there[half]) rows.first[half] = 1, rows.last[half] = 0;
-    }
+    rows.find(p, segment, kv_head, lo, hi, block_row + warp * WARP_ROWS);
     u32 first = first_seen(p, segment.position + (lo - segment.first_row));
     u32 last = segment.position + (hi - 1 - segment.first_row);
-    // What this warp's own rows see.
-    u32 own_lo = max(lo, block_row + warp * WARP_ROWS), own_hi = min(hi, block_row + (warp + 1) * WARP_ROWS);
-    u32 own_first = own_lo < own_hi ? first_seen(p, segment.position + (own_lo - segment.first_row)) : 1;
-    u32 own_last = own_lo < own_hi ? segment.position + (own_hi - 1 - segment.first_row) : 0;
+    SeenUnits own(p, segment, max(lo, block_row + warp * WARP_ROWS), min(hi, block_row + (warp + 1) * WARP_ROWS));
     Sums whole_sums[2] = {NO_SUMS, NO_SUMS}, split_sums[2] = {NO_SUMS, NO_SUMS};
     float split[HEAD_DIM / 8][4] = {};
     u32 begin = first / UNIT, end = last / UNIT + 1;
@@ -112,37 +78,33 @@ DEVICE void run_rows(const AttentionParams& p, TileShared& shared, const Segment
             end_copies();
         wait_for_copies<1>();
         __syncthreads();
-        if (own_first / UNIT <= unit && unit <= own_last / UNIT && own_lo < own_hi) {
+        if (own.begin <= unit && unit < own.end) {
             run_tile_unit(p, queries, shared.units[unit % 2], unit, rows, split_sums, split);
-            if (unit == own_last / UNIT || (unit + 1) % UNITS_PER_SPLIT == 0)
+            if (unit + 1 == own.end || (unit + 1) % UNITS_PER_SPLIT == 0)
                 end_split(whole, whole_sums, split_sums, split);
         }
         __syncthreads();
     }
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        if (!rows.is_there[half]) continue;
-        float factor = final_factor(p, whole_sums[half], rows.head[half]);
-        float* out = f32_row(p.out, rows.row[half]) + rows.head[half] * HEAD_DIM;
-        for (int i = 0; i < HEAD_DIM / 8; i++)
-            for (int j = 0; j < 2; j++)
-                out[8 * i + 2 * q + j] = __fmul_rn(whole[g + 8 * half][8 * i + 2 * q + j], factor);
-    }
+    store_tile(p, rows, whole, whole_sums);
 }
+#endif
+
+extern __shared__ __align__(16) unsigned char shared_bytes[];
 
 // Blocks count rows from the last, which see most.
 KERNEL __launch_bounds__(TILE_THREADS, 1) attention_tile(const __grid_constant__ AttentionParams p) {
-    TileShared& shared = *(TileShared*)shared_bytes;
+    TileShared& shared = *(TileShared*)(shared_bytes + (-shared_address(shared_bytes) & (TILE_ALIGNMENT - 1)));
     start_dependents();
     wait_for_inputs();
     u32 rows = p.step->rows, blocks = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS, kv_head = blockIdx.y;
     if (blockIdx.x >= blocks) return;
-    u32 block_row = (blocks - 1 - blockIdx.x) * BLOCK_ROWS, row = block_row;
+    u32 block_row = (blocks - 1 - blockIdx.x) * BLOCK_ROWS, row = block_row, units = 0;
+    begin_block(shared);
     while (row < min(rows, block_row + BLOCK_ROWS)) {
         SegmentEntry segment = p.step->segments[p.step->row_segment[row]];
         u32 end = min(min(segment.first_row + segment.rows, block_row + BLOCK_ROWS), rows);
         __syncthreads();
-        if (segment.rows >= p.tile_rows) run_rows(p, shared, segment, kv_head, row, end, block_row);
+        if (segment.rows >= p.tile_rows) run_rows(p, shared, segment, kv_head, row, end, block_row, units);
         row = end;
     }
 }

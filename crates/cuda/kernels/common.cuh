@@ -2,9 +2,10 @@
 //
 // Rules of every kernel:
 // - Its grid is sized for a bucket of rows; it leaves beyond the rows of the step, but never before wait_for_inputs().
-// - Every block calls wait_for_inputs() before it reads or writes anything another kernel of the step touches, the
-//   step's table included, also where it leaves early: a kernel that ends without having waited lets the one after it
-//   start too soon. Weights may be read before. Nothing is written before.
+// - Every block calls wait_for_inputs() before it reads or writes anything another kernel of the step touches, also where
+//   it leaves early: a kernel that ends without having waited lets the one after it start too soon. Before, it may read
+//   weights, what the caches held before the step, and of the step's table what no kernel writes: all but token ids and
+//   hidden rows. Nothing is written before.
 // - start_dependents() may be called at any time; it lets the next kernel's blocks begin up to their own wait.
 // - A row's arithmetic depends on the row's own data and its position alone: no float atomics, no split by grid size.
 #pragma once

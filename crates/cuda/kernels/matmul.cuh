@@ -45,13 +45,18 @@ DEVICE u32 expert_of(const MatmulParams& p, u32 row) {
     return (u32)i32_row(p.ids, row / p.out.times)[row % p.out.times];
 }
 
-// Finishes an output value and stores it.
-DEVICE void store_output(const MatmulParams& p, u32 row, u32 col, float sum, float factor, float scale) {
+// An output value: the sum of a product with its factors, and what follows it.
+DEVICE float finished(const MatmulParams& p, float sum, float factor, float scale, float residual) {
     float value = sum * factor * scale;
     if (p.epilogue == EPILOGUE_RELU2) {
         value = fmaxf(value, 0.0f);
         value *= value;
     }
-    if (p.epilogue == EPILOGUE_RESIDUAL) value += f32_row(p.residual, row)[col];
-    f32_row(p.out, row)[col] = value;
+    return p.epilogue == EPILOGUE_RESIDUAL ? value + residual : value;
+}
+
+// Finishes an output value and stores it.
+DEVICE void store_output(const MatmulParams& p, u32 row, u32 col, float sum, float factor, float scale) {
+    float residual = p.epilogue == EPILOGUE_RESIDUAL ? f32_row(p.residual, row)[col] : 0.0f;
+    f32_row(p.out, row)[col] = finished(p, sum, factor, scale, residual);
 }

@@ -1,104 +1,181 @@
 // matmul and moe_matmul of many rows on Hopper: y^T = W x^T with warpgroup products.
 //
-// Persistent blocks take tiles of 128 outputs and TOKENS rows. A producer warpgroup fills a ring of stages of 64
-// columns: weights by bulk copies, as they are held, rows by 16-byte copies that place them as products read them,
-// whichever rows they are. Two consumer warpgroups, 64 outputs each, unpack weights in registers while the products of
-// the stage before are computed.
-// Bytes: weights once per tile of rows, rows once per tile of outputs, nearly all from L2. FLOPs: 2 per weight and row.
+// Persistent blocks take tiles of 64 outputs for each of their CONSUMERS warpgroups and of up to TOKENS rows. Warps of a
+// producer warpgroup take turns at filling a ring of stages of 64 columns by 16-byte copies that place rows as products
+// read them, whichever rows they are. Another warp fences what has landed: such a fence waits for whatever its warp has
+// under way, so that only a warp with nothing else to do can afford it. Consumers unpack weights in registers while
+// products are computed. They start some stages apart and stay so: while one stores its sums or adds up slices, the
+// others use the matrix units.
+// Bytes: weights once per tile of rows, rows once per tile of outputs, nearly all from L2, which sets the pace: hence
+// tiles that are large in both directions. FLOPs: 2 per weight and row.
+#define TILE_UNITS (4 * CONSUMERS)
 #include "matmul_tile.cuh"
 #include "wgmma.cuh"
 
-#define CONSUMERS 2
-// Units whose weights a warp of the producer copies.
-#define WARP_UNITS 2
 #define GROUP_THREADS 128
 #define THREADS ((CONSUMERS + 1) * GROUP_THREADS)
+#define PRODUCERS 3
 #define ROWS_BYTES (TOKENS * 2 * TILE_COLS)
-#define STAGE_BYTES ((PARTS * ROWS_BYTES + TILE_UNITS * TILE_BYTES + 1023) / 1024 * 1024)
+// A stage: rows, weights, in the first stage of a tile what it is, and in its last what its rows are.
+#define WEIGHTS_AT (PARTS * ROWS_BYTES)
+#define TILE_AT (WEIGHTS_AT + TILE_UNITS * TILE_BYTES)
+#define KNOWN_AT (TILE_AT + 16)
+// Set in the number of a tile's rows where it is the block's last: what consumers keep over a tile costs them registers.
+#define LAST_TILE 0x80000000u
+#define STAGE_BYTES ((KNOWN_AT + TOKENS * 8 + 1023) / 1024 * 1024)
+// Stages from one consumer to the next at the start, of which the last must still find some.
+#define SKEW min(2, (STAGES - 4) / (CONSUMERS - 1))
+// Registers of a thread: together no more than the block starts with.
+#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 216 : 152)
+#define PRODUCER_REGISTERS (CONSUMERS == 2 ? 64 : 56)
 
 // Where a ring stands.
 struct Ring {
     u32 stage, parity;
-    DEVICE void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
+    DEVICE void advance(u32 by) {
+        stage += by;
+        if (stage >= STAGES) {
+            stage -= STAGES;
             parity ^= 1;
         }
     }
+    // The stage so many before.
+    DEVICE u32 before(u32 count) const {
+        return stage >= count ? stage - count : stage + STAGES - count;
+    }
 };
 
+// For every stage, whether it is full, whether it is empty, and whether its copies have landed.
 struct Barriers {
-    u32 full, empty;
+    u32 first;
     DEVICE u32 full_at(u32 stage) const {
-        return full + 8 * stage;
+        return first + 8 * stage;
     }
     DEVICE u32 empty_at(u32 stage) const {
-        return empty + 8 * stage;
+        return first + 8 * (STAGES + stage);
+    }
+    DEVICE u32 landed_at(u32 stage) const {
+        return first + 8 * (2 * STAGES + stage);
     }
 };
+
+// Rows whose products are computed for a tile of so many: a multiple of 16.
+DEVICE u32 computed_rows(u32 count) {
+    return min((count + 15) & ~15u, (u32)TOKENS);
+}
 
 // --- The producer -----------------------------------------------------------------------------------------------
 
-// Starts copying the weights of a stage, two units a warp: lanes start bulk copies one after the other.
-DEVICE void copy_weights(const MatmulParams& p, const Tile& tile, u32 col_tile, u32 stage_at, u32 full, u32 thread) {
-    u32 lane = thread & 31, first = thread / 32 * WARP_UNITS, left = p.units - tile.first_unit;
-    u32 units = left > first ? min(left - first, (u32)WARP_UNITS) : 0;
-    if (lane == 0) barrier_expect(full, units * TILE_BYTES);
-    __syncwarp();
-    if (lane < units) {
-        u64 unit = (u64)tile.rows.expert * p.units + tile.first_unit + first + lane;
-        const u8* from = p.tiles + (unit * p.col_tiles + col_tile) * TILE_BYTES;
-        copy_bulk(stage_at + PARTS * ROWS_BYTES + (first + lane) * TILE_BYTES, from, TILE_BYTES, full);
-    }
-}
+// One warp of the producer, which fills every PRODUCERS-th stage.
+struct Producer {
+    const MatmulParams& p;
+    Barriers barriers;
+    u32 stages_at, lane;
+    u8* memory;  // at stages_at
+    u32* rows;   // of the tile, in units of 16 bytes
 
-DEVICE void produce(const MatmulParams& p, u32 stages_at, const Barriers& barriers) {
-    const u32 passes = TOKENS / 16;
-    u32 thread = threadIdx.x % GROUP_THREADS, chunk = thread & 7, first_row = thread >> 3;
-    u32 place = first_row * 128 + ((chunk ^ (first_row & 7)) << 4);
+    // Starts copying the weights of a stage, which stand there as they are held.
+    DEVICE void copy_weights(const Tile& tile, u32 col_tile, u32 stage) const {
+        const u32 chunks = TILE_BYTES / 16;
+        u32 units = min(p.units - tile.first_unit, (u32)TILE_UNITS), to = stages_at + stage * STAGE_BYTES + WEIGHTS_AT;
+        u64 unit = (u64)tile.rows.expert * p.units + tile.first_unit;
+        const u8* from = p.tiles + (unit * p.col_tiles + col_tile) * TILE_BYTES;
+        u32 skipped = (p.col_tiles - 1) * TILE_BYTES;  // from one unit to the next
+#pragma unroll 2
+        for (u32 i = lane; i < units * chunks; i += 32) copy_async(to + i * 16, from + (u64)(i / chunks) * skipped + i * 16);
+    }
+
+    // Notes where the rows of a tile are.
+    DEVICE void find_rows(const Tile& tile) const {
+        __syncwarp();
+#pragma unroll 1
+        for (u32 token = lane; token < TOKENS; token += 32) {
+            // Rows beyond the tile's are read from its last; what they give is not stored.
+            u32 row = output_row(p, tile.rows, min(token, tile.rows.count - 1));
+            rows[token] = (u32)((input_row(p, row) - p.x.data) / 16);
+        }
+        __syncwarp();
+    }
+
+    // Starts copying 64 columns of the rows.
+    DEVICE void copy_rows(const Tile& tile, u32 col_tile, u32 stage) const {
+        u32 chunk = lane & 7, first = lane >> 3, to = stages_at + stage * STAGE_BYTES + first * 128;
+        const u8* from = p.x.data + col_tile * 128 + chunk * 16;
+        u32 computed = computed_rows(tile.rows.count);
+#pragma unroll 1
+        for (u32 row = first; row < computed; row += 16, to += 2048)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                // Rows 4 apart: their chunks change places by 4.
+                u32 place = to + i * 512 + ((chunk ^ (first + i % 2 * 4)) << 4);
+                const u8* at = from + (u64)rows[row + 4 * i] * 16;
+#pragma unroll
+                for (int part = 0; part < PARTS; part++) copy_async(place + part * ROWS_BYTES, at + part * PART_BYTES(p));
+            }
+    }
+
+    // Tells consumers what the tile is, and what its rows are.
+    DEVICE void name_tile(const Tile& tile, bool is_last, u32 stage) const {
+        u32* words = (u32*)(memory + stage * STAGE_BYTES + TILE_AT);
+        u32 count = tile.rows.count | (is_last ? LAST_TILE : 0);
+        if (lane < 3) words[lane] = lane == 0 ? tile.rows.expert : lane == 1 ? count : tile.first_unit;
+    }
+    DEVICE void name_rows(const Tile& tile, u32 stage) const {
+        TileRow* known = (TileRow*)(memory + stage * STAGE_BYTES + KNOWN_AT);
+#pragma unroll 1
+        for (u32 token = lane; token < computed_rows(tile.rows.count); token += 32) known[token] = find_row(p, tile.rows, token);
+    }
+
+    DEVICE void run(u32 warp);
+};
+
+DEVICE void Producer::run(u32 warp) {
     u32 unit_tiles = (p.units + TILE_UNITS - 1) / TILE_UNITS;
     // With one tile of rows the first tile, and so its weights, are known before the inputs are.
     u32 ahead = 0;
     if (!EXPERTS && p.most_rows <= TOKENS && blockIdx.x < unit_tiles) {
         Tile tile = {{0, 0, 0, 0}, blockIdx.x * TILE_UNITS};
         ahead = min(p.col_tiles, (u32)STAGES);
-        for (u32 i = 0; i < ahead; i++)
-            copy_weights(p, tile, i, stages_at + i * STAGE_BYTES, barriers.full_at(i), thread);
+        for (u32 i = warp; i < ahead; i += PRODUCERS) copy_weights(tile, i, i);
     }
     wait_for_inputs();
     Work work = Work::of(p);
     // Without rows, copies must still have ended before the block does.
-    if (blockIdx.x >= work.count())
-        for (u32 i = 0; i < ahead; i++) {
-            barrier_arrive(barriers.full_at(i));
-            barrier_wait(barriers.full_at(i), 0);
-        }
-    Ring ring = {0, 1};
-    u32 count = 0;
+    if (blockIdx.x >= work.count()) wait_for_copies<0>();
+    Ring ring = {warp, 1};
+    u32 count = warp;  // stages before this one
+    u32 col_tile = warp;
     for (u32 index = blockIdx.x; index < work.count(); index += gridDim.x) {
         Tile tile = work.at(p, index);
-        u32 rows[passes];  // in units of 16 bytes
-#pragma unroll
-        for (int pass = 0; pass < passes; pass++) {
-            // Rows beyond the tile's are read from its last; what they give is not stored.
-            u32 token = min(first_row + 16 * pass, tile.rows.count - 1);
-            rows[pass] = (u32)((input_row(p, output_row(p, tile.rows, token)) - p.x.data) / 16) + chunk;
-        }
-        for (u32 col_tile = 0; col_tile < p.col_tiles; col_tile++) {
-            u32 stage_at = stages_at + ring.stage * STAGE_BYTES;
+        if (col_tile < p.col_tiles) find_rows(tile);
+        for (; col_tile < p.col_tiles; col_tile += PRODUCERS) {
             if (count >= STAGES) barrier_wait(barriers.empty_at(ring.stage), ring.parity);
-            if (count >= ahead) copy_weights(p, tile, col_tile, stage_at, barriers.full_at(ring.stage), thread);
-#pragma unroll
-            for (int part = 0; part < PARTS; part++)
-#pragma unroll
-                for (int pass = 0; pass < passes; pass++)
-                    copy_async(stage_at + part * ROWS_BYTES + place + pass * 2048,
-                               p.x.data + (u64)rows[pass] * 16 + (part * PART_BYTES(p) + col_tile * 128));
-            barrier_arrive_after_copies(barriers.full_at(ring.stage));
-            count++;
-            ring.advance();
+            if (count >= ahead) copy_weights(tile, col_tile, ring.stage);
+            copy_rows(tile, col_tile, ring.stage);
+            barrier_arrive_after_copies(barriers.landed_at(ring.stage));
+            if (col_tile == 0) name_tile(tile, index + gridDim.x >= work.count(), ring.stage);
+            if (col_tile + 1 == p.col_tiles) name_rows(tile, ring.stage);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(barriers.landed_at(ring.stage));
+            count += PRODUCERS;
+            ring.advance(PRODUCERS);
         }
+        col_tile -= p.col_tiles;
     }
+}
+
+// Hands stages over whose copies have landed; by one thread.
+DEVICE void hand_over(const MatmulParams& p, const Barriers& barriers) {
+    wait_for_inputs();
+    Work work = Work::of(p);
+    Ring ring = {0, 0};
+    for (u32 index = blockIdx.x; index < work.count(); index += gridDim.x)
+        for (u32 col_tile = 0; col_tile < p.col_tiles; col_tile++) {
+            barrier_wait(barriers.landed_at(ring.stage), ring.parity);
+            fence_for_products();
+            barrier_arrive(barriers.full_at(ring.stage));
+            ring.advance(1);
+        }
 }
 
 // --- The consumers ----------------------------------------------------------------------------------------------
@@ -107,59 +184,101 @@ struct Consumer {
     Ring ring;
     Barriers barriers;
     u32 stages_at, weights_at, lane;
-    u32 held;  // the stage whose products may still be read
 
     DEVICE void release(u32 stage) {
         if (lane == 0) barrier_arrive(barriers.empty_at(stage));
     }
 
-    // The products of one stage. The left operand stays in `a` until they have been computed, a stage later.
-    DEVICE void step(u32 (&a)[16], float (&sums)[PARTS][TOKENS / 2], bool is_first) {
+    // Unpacks the weights of the next stage.
+    DEVICE void prepare(u32 (&a)[16]) {
         barrier_wait(barriers.full_at(ring.stage), ring.parity);
-        u32 stage_at = stages_at + ring.stage * STAGE_BYTES;
         Fragment fragment;
-        load_fragment(FromShared{stage_at + weights_at}, lane, fragment);
+        load_fragment(FromShared{stages_at + ring.stage * STAGE_BYTES + weights_at}, lane, fragment);
         unpack_tile(fragment, a);
-        fence_for_products();
+        ring.advance(1);
+    }
+
+    // Starts the products of the stage that was unpacked last; `a` and the stage must stay until they are computed.
+    template <int N>
+    DEVICE void start(const u32 (&a)[16], float (&sums)[PARTS][N / 2], bool adds) {
+        u32 stage_at = stages_at + ring.before(1) * STAGE_BYTES;
         products_begin();
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
             u64 rows = swizzled_rows(stage_at + part * ROWS_BYTES);
 #pragma unroll
-            for (int kk = 0; kk < 4; kk++) multiply_rows<TOKENS, IS_BF16>(sums[part], a + 4 * kk, rows + 2 * kk);
+            for (int kk = 0; kk < 4; kk++) multiply_rows<N, IS_BF16>(sums[part], a + 4 * kk, rows + 2 * kk, kk > 0 || adds);
         }
         products_commit();
-        products_wait<1>();
-        if (!is_first) release(held);
-        held = ring.stage;
-        ring.advance();
     }
 
-    // The sums of a tile over all columns.
-    DEVICE void multiply(u32 col_tiles, float (&total)[TOKENS / 2]) {
+    // The sums of a tile over all columns. The tile's last stage is not released.
+    template <int N>
+    DEVICE void multiply(u32 col_tiles, float (&total)[N / 2]) {
+        // Registers without a value here would be held from the kernel's beginning.
+        float sums[PARTS][N / 2] = {};
+        u32 even[16], odd[16] = {};
+        // Nothing, to which adding gives the same bits.
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) total[i] = -0.0f;
+        prepare(even);
+        u32 tile = 0;
 #pragma unroll 1
         for (u32 slice = 0; slice < SLICES; slice++) {
-            u32 tiles = slice_start(slice + 1, col_tiles) - slice_start(slice, col_tiles);
-            float sums[PARTS][TOKENS / 2];
+            u32 end = slice_start(slice + 1, col_tiles);
+            if (tile == end) {
 #pragma unroll
-            for (int part = 0; part < PARTS; part++)
-#pragma unroll
-                for (int i = 0; i < TOKENS / 2; i++) sums[part][i] = 0.0f;
-            u32 even[16], odd[16];
-            u32 tile = 0;
-            for (; tile + 1 < tiles; tile += 2) {
-                step(even, sums, tile == 0);
-                step(odd, sums, false);
+                for (int i = 0; i < N / 2; i++) total[i] += 0.0f;
+                continue;
             }
-            if (tile < tiles) step(even, sums, tile == 0);
-            products_wait<0>();
-            if (tiles > 0) release(held);
+            // Products of a stage are computed while the weights of the next are unpacked.
+            for (bool adds = false;; adds = true) {
+                start<N>(even, sums, adds);
+                products_wait<1>();
+                if (adds) release(ring.before(2));
+                if (++tile < col_tiles) prepare(odd);
+                if (tile == end) {
+                    products_wait<0>();
 #pragma unroll
-            for (int i = 0; i < TOKENS / 2; i++) {
-                float sum = PARTS == 2 ? sums[0][i] + sums[PARTS - 1][i] : sums[0][i];
-                total[i] = slice == 0 ? sum : total[i] + sum;
+                    for (int i = 0; i < 16; i++) even[i] = odd[i];
+                    break;
+                }
+                start<N>(odd, sums, true);
+                products_wait<1>();
+                release(ring.before(2));
+                if (++tile < col_tiles) prepare(even);
+                if (tile == end) {
+                    products_wait<0>();
+                    break;
+                }
             }
+            // The next stage's weights are unpacked, if there is one.
+            if (tile < col_tiles) release(ring.before(2));
+#pragma unroll
+            for (int i = 0; i < N / 2; i++) total[i] += PARTS == 2 ? sums[0][i] + sums[PARTS - 1][i] : sums[0][i];
         }
+    }
+
+    // What the next stage begins with; the number of rows may have LAST_TILE set.
+    DEVICE Tile next_tile() const {
+        barrier_wait(barriers.full_at(ring.stage), ring.parity);
+        u32 words[4];
+        load_shared4(words, stages_at + ring.stage * STAGE_BYTES + TILE_AT);
+        return {{words[0], 0, words[1], 0}, words[2]};
+    }
+
+    // Computes a tile for as many rows as it has.
+    template <int N>
+    DEVICE void compute(const MatmulParams& p, Tile tile, u32 unit) {
+        tile.rows.count &= ~LAST_TILE;
+        if constexpr (N > 16)
+            if (tile.rows.count <= N - 16) return compute<N - 16>(p, tile, unit);
+        float total[N / 2];
+        multiply<N>(p.col_tiles, total);
+        u32 last = ring.before(1);
+        store_sums(p, tile, stages_at + last * STAGE_BYTES + KNOWN_AT, unit, total);
+        __syncwarp();
+        release(last);
     }
 
     // Passes a tile that has no outputs for this warpgroup.
@@ -167,21 +286,12 @@ struct Consumer {
         for (u32 tile = 0; tile < col_tiles; tile++) {
             barrier_wait(barriers.full_at(ring.stage), ring.parity);
             release(ring.stage);
-            ring.advance();
+            ring.advance(1);
         }
     }
 };
 
-// Stores the sums of a warpgroup.
-DEVICE void store_tile(const MatmulParams& p, const Tile& tile, TileRows& known, u32 group, const float (&total)[TOKENS / 2]) {
-    u32 thread = threadIdx.x % GROUP_THREADS;
-    barrier_of(group + 1, GROUP_THREADS);
-    if (thread < TOKENS) find_row(p, tile.rows, known, thread);
-    barrier_of(group + 1, GROUP_THREADS);
-    store_sums(p, tile, known, tile.first_unit + group * 4 + thread / 32, total);
-}
-
-DEVICE void consume(const MatmulParams& p, u32 stages_at, const Barriers& barriers, TileRows* known) {
+DEVICE void consume(const MatmulParams& p, u32 stages_at, const Barriers& barriers) {
     u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x / 32 % 4;
     wait_for_inputs();
     Work work = Work::of(p);
@@ -189,41 +299,43 @@ DEVICE void consume(const MatmulParams& p, u32 stages_at, const Barriers& barrie
     consumer.ring = {0, 0};
     consumer.barriers = barriers;
     consumer.stages_at = stages_at;
-    consumer.weights_at = PARTS * ROWS_BYTES + (group * 4 + warp) * TILE_BYTES;
+    consumer.weights_at = WEIGHTS_AT + (group * 4 + warp) * TILE_BYTES;
     consumer.lane = threadIdx.x & 31;
-    for (u32 index = blockIdx.x; index < work.count(); index += gridDim.x) {
-        Tile tile = work.at(p, index);
-        if (tile.first_unit + group * 4 >= p.units) {
-            consumer.skip(p.col_tiles);
-            continue;
-        }
-        float total[TOKENS / 2];
-        consumer.multiply(p.col_tiles, total);
-        store_tile(p, tile, known[group], group, total);
+    if (blockIdx.x >= work.count()) return;
+    if (group * SKEW < p.col_tiles) barrier_wait(barriers.full_at(group * SKEW), 0);
+    for (bool is_last = false; !is_last;) {
+        Tile tile = consumer.next_tile();
+        if (tile.first_unit + group * 4 >= p.units) consumer.skip(p.col_tiles);
+        else consumer.compute<TOKENS>(p, tile, tile.first_unit + group * 4 + warp);
+        is_last = tile.rows.count & LAST_TILE;
     }
 }
 
 KERNEL __launch_bounds__(THREADS, 1) matmul_many(const __grid_constant__ MatmulParams p) {
     extern __shared__ u8 memory[];
-    __shared__ __align__(8) u64 barrier_words[2 * STAGES];
-    __shared__ TileRows known[CONSUMERS];
+    __shared__ __align__(8) u64 barrier_words[3 * STAGES];
+    __shared__ u32 rows[PRODUCERS][TOKENS];
     u32 stages_at = (shared_address(memory) + 1023) & ~1023u;
-    Barriers barriers = {shared_address(barrier_words), shared_address(barrier_words) + 8 * STAGES};
+    Barriers barriers = {shared_address(barrier_words)};
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < STAGES; stage++) {
-            barrier_init(barriers.full_at(stage), GROUP_THREADS + TILE_UNITS / WARP_UNITS);
+            barrier_init(barriers.full_at(stage), 1);
+            // A lane's copies each, and what is said of them.
+            barrier_init(barriers.landed_at(stage), 32 + 1);
             barrier_init(barriers.empty_at(stage), CONSUMERS * 4);
         }
         barrier_init_fence();
     }
     __syncthreads();
     start_dependents();
-    // Together no more registers than the block starts with, 168 a thread.
     if (threadIdx.x >= CONSUMERS * GROUP_THREADS) {
-        give_registers<64>();
-        produce(p, stages_at, barriers);
+        give_registers<PRODUCER_REGISTERS>();
+        u32 warp = threadIdx.x / 32 - CONSUMERS * 4;
+        u8* stages = memory + (stages_at - shared_address(memory));
+        if (warp < PRODUCERS) Producer{p, barriers, stages_at, threadIdx.x & 31, stages, rows[warp]}.run(warp);
+        else if (threadIdx.x % 32 == 0) hand_over(p, barriers);
     } else {
-        take_registers<216>();
-        consume(p, stages_at, barriers, known);
+        take_registers<CONSUMER_REGISTERS>();
+        consume(p, stages_at, barriers);
     }
 }

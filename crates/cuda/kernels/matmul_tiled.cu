@@ -3,6 +3,7 @@
 // Eight warps take a unit of 16 outputs each. Rows pass through a ring of stages of 64 columns in shared memory, filled
 // by 16-byte copies whichever rows they are; a warp loads its own weights to registers two tiles ahead.
 // Bytes: weights once per tile of rows, rows once per tile of outputs, nearly all from L2. FLOPs: 2 per weight and row.
+#define TILE_UNITS 8
 #include "matmul_tile.cuh"
 
 #define THREADS (32 * TILE_UNITS)
@@ -61,7 +62,7 @@ DEVICE void multiply_tile(const Fragment& weights, u32 stage_at, u32 lane, float
 
 KERNEL __launch_bounds__(THREADS, 1) matmul_tiled(const __grid_constant__ MatmulParams p) {
     extern __shared__ __align__(128) u8 memory[];
-    __shared__ TileRows known;
+    __shared__ __align__(16) TileRow known[TOKENS];
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     start_dependents();
     wait_for_inputs();
@@ -75,7 +76,7 @@ KERNEL __launch_bounds__(THREADS, 1) matmul_tiled(const __grid_constant__ Matmul
         __syncthreads();
         copies.begin(p, tile.rows, shared_address(memory));
         for (u32 stage = 0; stage < STAGES - 1; stage++) copies.start(p, stage);
-        if (threadIdx.x < TOKENS) find_row(p, tile.rows, known, threadIdx.x);
+        if (threadIdx.x < TOKENS) known[threadIdx.x] = find_row(p, tile.rows, threadIdx.x);
         Fragment weights[AHEAD + 1];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
@@ -102,7 +103,7 @@ KERNEL __launch_bounds__(THREADS, 1) matmul_tiled(const __grid_constant__ Matmul
             }
         }
         __syncthreads();
-        store_sums(p, tile, known, tile.first_unit + warp, total);
+        store_sums(p, tile, shared_address(known), tile.first_unit + warp, total);
     }
     wait_for_copies<0>();
 }

@@ -144,6 +144,16 @@ DEVICE void load_shared1(u32* to, u32 from) {
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to[0]) : "r"(from));
 }
 
+// --- Counters ---------------------------------------------------------------------------------------------------
+
+// Counts an arrival and returns how many were before; the one that finds `last` makes it zero again. What this thread
+// wrote, and those that it has met since they wrote, can be seen by whoever arrives later.
+DEVICE u32 arrive(u32* counter, u32 last) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+    return before;
+}
+
 // --- Matrix units -----------------------------------------------------------------------------------------------
 // Fragments of a 16x8x16 product, with g = lane / 4 and q = lane % 4:
 //   A (16 x 16): a[0] row g, columns 2q and 2q+1; a[1] row g+8; a[2], a[3] the same eight columns on.

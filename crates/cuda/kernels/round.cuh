@@ -35,6 +35,18 @@ DEVICE void round_value(u8* out, u32 col, u32 padded, u32 kind, float value, flo
     }
 }
 
+// The same for four neighbouring columns, a multiple of four.
+DEVICE void round_four(u8* out, u32 col, u32 padded, u32 kind, float4 value, float inverse) {
+    u16* values = (u16*)out;
+    if (kind == ROUNDED_F16) {
+        *(uint2*)(values + col) = make_uint2(f16_pair(value.x * inverse, value.y * inverse),
+                                             f16_pair(value.z * inverse, value.w * inverse));
+        return;
+    }
+    float all[4] = {value.x, value.y, value.z, value.w};
+    for (int i = 0; i < 4; i++) round_value(out, col + i, padded, kind, all[i], inverse);
+}
+
 // Writes a row of a private type. `held` has the row's first values, and y the rest of them where there are more: those
 // that the calling thread may read. `scratch` has BLOCK / 32 floats of shared memory that nobody uses meanwhile.
 template <int BLOCK>

@@ -116,47 +116,126 @@ DEVICE bool is_kept(const SlotView& slots, u32 chunk_start, u32 end) {
 
 // --- The gated norm of a row --------------------------------------------------------------------------------------
 
-// Threads that normalise a group, whatever else the block does: they decide the order of its sum.
-#define NORM_THREADS 128
-#define NORM_GROUPS 8
-#define NORM_BLOCK (NORM_THREADS * NORM_GROUPS)
+// Sums of squares run over pieces of so many neighbouring channels of a group, each added up by a tree (16 is its root),
+// and the pieces of a group over the lanes of a warp: ssm_row's blocks have a piece each and leave its sum to the last.
+#define NORM_PIECE 16u
+#define NORM_BLOCK 1024u
 
-struct NormShared {
-    float sums[NORM_BLOCK / 32];
-    float scratch[NORM_BLOCK / 32];
-};
+DEVICE u32 pieces_of(u32 group_size) {
+    return (group_size + NORM_PIECE - 1) / NORM_PIECE;
+}
 
-// `rms_norm(y·SiLU(z))·weight` of every group of a row, by a block of NORM_BLOCK threads; `kept` has a float of shared
-// memory for every channel.
-DEVICE void gate_and_normalize(const float* y, const float* z, const float* weight, float* out, u8* rounded,
-                               u32 rounded_kind, u32 cols, u32 groups, float eps, NormShared& shared, float* kept) {
-    u32 size = cols / groups, lane = threadIdx.x % NORM_THREADS, team = threadIdx.x / NORM_THREADS;
-    for (u32 first = 0; first < groups; first += NORM_GROUPS) {
-        u32 group = first + team;
-        bool is_used = group < groups;
-        float sum = 0.0f;
-        for (u32 i = lane; is_used && i < size; i += NORM_THREADS) {
-            float value = __fmul_rn(y[group * size + i], silu(z[group * size + i]));
-            kept[group * size + i] = value;
-            sum = __fmaf_rn(value, value, sum);
-        }
-        sum = warp_sum(sum);
-        if (threadIdx.x % 32 == 0) shared.sums[threadIdx.x / 32] = sum;
-        __syncthreads();
-        if (is_used) {
-            const float* sums = shared.sums + team * (NORM_THREADS / 32);
-            float total = sums[0];
-            for (int i = 1; i < NORM_THREADS / 32; i++) total = __fadd_rn(total, sums[i]);
-            float mean = __fdiv_rn(total, (float)size);
-            float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
-            for (u32 i = lane; i < size; i += NORM_THREADS) {
-                u32 at = group * size + i;
-                float value = __fmul_rn(__fmul_rn(kept[at], scale), weight[at]);
-                out[at] = value;
-                kept[at] = value;
-            }
-        }
-        __syncthreads();
+// `y·SiLU(z)`.
+DEVICE float gated(float y, float z) {
+    return __fmul_rn(y, silu(z));
+}
+
+// The sum of the squares of a piece, whose channels stand in 16 neighbouring lanes; the same in each.
+DEVICE float piece_squares(float value) {
+    float sum = __fmul_rn(value, value);
+    for (int distance = NORM_PIECE / 2; distance > 0; distance >>= 1)
+        sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, distance));
+    return sum;
+}
+
+// What a group's values are multiplied with, from the sums of its pieces; by a warp, the same in every lane.
+DEVICE float group_scale(const float* piece_sums, u32 group_size, float eps) {
+    float sum = 0.0f;
+    for (u32 piece = threadIdx.x % 32; piece < pieces_of(group_size); piece += 32) sum = __fadd_rn(sum, piece_sums[piece]);
+    for (int distance = 16; distance > 0; distance >>= 1)
+        sum = __fadd_rn(sum, __shfl_xor_sync(ALL_LANES, sum, distance));
+    float mean = __fdiv_rn(sum, (float)group_size);
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+
+// The same of a piece that stands in four neighbouring lanes, four channels each: the same tree.
+DEVICE float piece_squares(float4 value) {
+    float sums[4] = {__fmul_rn(value.x, value.x), __fmul_rn(value.y, value.y), __fmul_rn(value.z, value.z),
+                     __fmul_rn(value.w, value.w)};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(ALL_LANES, sums[i], 2));
+        sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(ALL_LANES, sums[i], 1));
     }
-    if (rounded_kind != ROUNDED_NONE) round_row<NORM_BLOCK>(kept, cols, rounded, rounded_kind, shared.scratch);
+    return __fadd_rn(__fadd_rn(sums[0], sums[2]), __fadd_rn(sums[1], sums[3]));
+}
+
+// Multiplies a gated row with its groups' scales and the weight, writes it and rounds it. Thread t of THREADS holds the
+// vectors of four t, t + THREADS and so on; `scratch` has a float for every warp.
+template <int THREADS, int VECTORS>
+DEVICE void normalize_held(float4 (&value)[VECTORS], const float4 (&weight)[VECTORS], const float* scales, u32 group_size,
+                           u32 cols, float* out, u8* rounded, u32 rounded_kind, float* scratch) {
+    float largest = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < VECTORS; i++) {
+        u32 vector = i * THREADS + threadIdx.x;
+        if (vector >= cols / 4) continue;
+        float scale = scales[4 * vector / group_size];
+        value[i].x = __fmul_rn(__fmul_rn(value[i].x, scale), weight[i].x);
+        value[i].y = __fmul_rn(__fmul_rn(value[i].y, scale), weight[i].y);
+        value[i].z = __fmul_rn(__fmul_rn(value[i].z, scale), weight[i].z);
+        value[i].w = __fmul_rn(__fmul_rn(value[i].w, scale), weight[i].w);
+        ((float4*)out)[vector] = value[i];
+        largest = fmaxf(largest, fmaxf(fabsf(value[i].x), fabsf(value[i].y)));
+        largest = fmaxf(largest, fmaxf(fabsf(value[i].z), fabsf(value[i].w)));
+    }
+    if (rounded_kind == ROUNDED_NONE) return;
+    float scale = 1.0f;
+    if (rounded_kind == ROUNDED_F16) {
+        scale = f16_scale(block_max<THREADS / 32>(largest, scratch));
+        if (threadIdx.x == 0) *f16_row_scale(rounded, cols) = scale;
+    }
+    float inverse = f16_inverse_scale(scale);
+#pragma unroll
+    for (u32 i = 0; i < VECTORS; i++) {
+        u32 vector = i * THREADS + threadIdx.x;
+        if (vector < cols / 4) round_four(rounded, 4 * vector, cols, rounded_kind, value[i], inverse);
+    }
+}
+
+// Pieces of a row that a thread of `gate_and_normalize` loads at once.
+#define PIECES_AT_ONCE 4
+
+// `rms_norm(y·SiLU(z))·weight` of every group of a row, by a block of NORM_BLOCK threads. `kept` has a float of shared
+// memory for every channel and, behind them, for every piece; `scratch` has one for every warp.
+DEVICE void gate_and_normalize(const float* y, const float* z, const float* weight, float* out, u8* rounded,
+                               u32 rounded_kind, u32 cols, u32 groups, float eps, float* kept, float* scratch) {
+    u32 size = cols / groups, own_pieces = pieces_of(size), pieces = groups * own_pieces;
+    u32 warp = threadIdx.x / 32, half = threadIdx.x % 32 / NORM_PIECE;
+    float* piece_sums = kept + cols;
+    // Two pieces a warp, and as many rounds at once.
+    for (u32 first = 2 * warp; first < pieces; first += PIECES_AT_ONCE * (NORM_BLOCK / NORM_PIECE)) {
+        float gate[PIECES_AT_ONCE], value[PIECES_AT_ONCE];
+        u32 channel[PIECES_AT_ONCE];
+#pragma unroll
+        for (u32 i = 0; i < PIECES_AT_ONCE; i++) {
+            u32 piece = first + half + i * (NORM_BLOCK / NORM_PIECE), within = piece % own_pieces * NORM_PIECE;
+            within += threadIdx.x % NORM_PIECE;
+            bool is_there = piece < pieces && within < size;
+            channel[i] = is_there ? piece / own_pieces * size + within : cols;
+            value[i] = is_there ? y[channel[i]] : 0.0f;
+            gate[i] = is_there ? z[channel[i]] : 0.0f;
+        }
+#pragma unroll
+        for (u32 i = 0; i < PIECES_AT_ONCE; i++) {
+            u32 piece = first + half + i * (NORM_BLOCK / NORM_PIECE);
+            value[i] = gated(value[i], gate[i]);
+            float sum = piece_squares(value[i]);
+            if (channel[i] < cols) kept[channel[i]] = value[i];
+            if (threadIdx.x % NORM_PIECE == 0 && piece < pieces) piece_sums[piece] = sum;
+        }
+    }
+    __syncthreads();
+    // The first piece's place takes the group's scale, once the warp has read it.
+    for (u32 group = warp; group < groups; group += NORM_BLOCK / 32) {
+        float scale = group_scale(piece_sums + group * own_pieces, size, eps);
+        if (threadIdx.x % 32 == 0) piece_sums[group * own_pieces] = scale;
+    }
+    __syncthreads();
+    for (u32 at = threadIdx.x; at < cols; at += NORM_BLOCK) {
+        float value = __fmul_rn(__fmul_rn(kept[at], piece_sums[at / size * own_pieces]), weight[at]);
+        out[at] = value;
+        kept[at] = value;
+    }
+    if (rounded_kind != ROUNDED_NONE) round_row<NORM_BLOCK>(kept, cols, rounded, rounded_kind, scratch);
 }

@@ -6,8 +6,8 @@
 //
 // A block has 32 channels of a head in 2·N_BLOCKS warps. Warp w keeps a piece of the state in registers: channels
 // 16·(w % 2) .. of the 32, and 32 rows of the state from 32·(w / 2). All four products run on tensor cores with every
-// f32 operand as the sum of two bf16 (16 digits; the product of the two low parts is left out). The sum over the state
-// is made in pieces of 32, which are added in order. Each of these is a function of the position's own data, so a token
+// f32 operand as the sum of two bf16 (16 digits; the product of the two low parts is left out). Sums over the state are
+// made in pieces of 32, which are added in order. Each of these is a function of the position's own data, so a token
 // alone and a whole chunk give the same bits: rows that are not there are zero, and add nothing.
 //
 // Channels stand in fragments in pairs: rows g and g+8 of a tile of 16 are channels 2g and 2g+1.
@@ -32,6 +32,11 @@ struct Split {
     u16 low[SSM_CHUNK][COLS];
 };
 
+// Step sizes of a chunk, running sums of dt·A, their exponentials, and the steps to the chunk's end.
+struct Decays {
+    float dt[SSM_CHUNK], sums[SSM_CHUNK], decays[SSM_CHUNK], steps[SSM_CHUNK];
+};
+
 struct ChunkShared {
     Split<N_PITCH> b, c;
     // x in the order of fragments, plain and with the step to the chunk's end.
@@ -40,7 +45,8 @@ struct ChunkShared {
     Split<PITCH> weights;
     float plain_x[SSM_CHUNK][PART_CHANNELS + 1];
     float carried[N_BLOCKS][SSM_CHUNK][PITCH];
-    float dt[SSM_CHUNK], sums[SSM_CHUNK], decays[SSM_CHUNK], steps[SSM_CHUNK];
+    // Of this chunk, and of the next.
+    Decays decays[2];
 };
 static_assert(sizeof(ChunkShared) <= SHARED_BYTES, "shared memory of a chunk");
 
@@ -99,10 +105,18 @@ DEVICE void load_piece(StatePiece& piece, const ChunkPlace& place, u32 part, con
 #pragma unroll
         for (int j = 0; j < 4; j++) piece.value[i][j] = 0.0f;
 #if HEAD_DIM % 2 == 0
-    each_pair(piece, place, part, [&](float& first, float& second, u32 index) {
-        float2 pair = load_state_pair<STATE_ELEM>(words, index);
-        first = pair.x, second = pair.y;
-    });
+    // One address, and constants from there.
+    u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g, row = 32 * place.block + 2 * place.q;
+    const float* first = words + (row * HEAD_DIM + channel) / (STATE_ELEM == STATE_F32 ? 1 : 2);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            if (channel >= HEAD_DIM || row + 8 * i + j >= STATE) continue;
+            float2 pair = load_state_pair<STATE_ELEM>(first, (8 * i + j) * HEAD_DIM);
+            piece.value[i][j] = pair.x, piece.value[i][j + 2] = pair.y;
+        }
+    }
 #else
     each_element(piece, place, part, [&](float& value, u32 index) { value = load_state<STATE_ELEM>(words, index); });
 #endif
@@ -156,8 +170,11 @@ struct Columns {
 
     DEVICE void put_into(Split<N_PITCH>& to, u32 position, u32 column) const {
 #if IN_FOURS
-        put_pair(to, position, column, value[0], value[1]);
-        put_pair(to, position, column + 2, value[2], value[3]);
+        uint2 high, low;
+        split_bf16(value[0], value[1], high.x, low.x);
+        split_bf16(value[2], value[3], high.y, low.y);
+        *(uint2*)&to.high[position][column] = high;
+        *(uint2*)&to.low[position][column] = low;
 #else
         put(to, position, column, value[0]);
 #endif
@@ -176,7 +193,7 @@ struct Columns {
 //   dt(position): the head's step size
 struct Fetched {
     Columns b[FETCHED_VECTORS], c[FETCHED_VECTORS];
-    float x[FETCHED_X], dt;
+    float x[FETCHED_X];
 
     // Reads positions 0 .. end of the chunk at `start`, of which `fresh` on are computed now; what is not there is zero.
     template <class Rows>
@@ -195,7 +212,6 @@ struct Fetched {
             bool is_stored = s < end && channel < HEAD_DIM && rows.is_stored(start + s);
             x[i] = is_stored ? rows.x(start + s)[channel] : 0.0f;
         }
-        dt = threadIdx.x < end ? rows.dt(start + threadIdx.x) : 0.0f;
     }
 
     DEVICE void put_into(ChunkShared& shared) const {
@@ -235,9 +251,9 @@ DEVICE void compute_rows(ChunkShared& shared, const Rows& rows, u32 part, u32 st
     }
 }
 
-// Running sums of dt·A and what follows from them; by the first warp.
-DEVICE void sum_decays(ChunkShared& shared, float dt, float a) {
-    u32 s = threadIdx.x;
+// Finds what a chunk's step sizes lead to, a lane a position; by a warp.
+DEVICE void sum_decays(Decays& to, float dt, float a) {
+    u32 s = threadIdx.x % 32;
     float product = __fmul_rn(dt, a), sum = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < SSM_CHUNK; i++) {
@@ -245,11 +261,21 @@ DEVICE void sum_decays(ChunkShared& shared, float dt, float a) {
         sum = i <= s ? __fadd_rn(sum, next) : sum;
     }
     float last = __shfl_sync(ALL_LANES, sum, SSM_CHUNK - 1);
-    shared.dt[s] = dt;
-    shared.sums[s] = sum;
-    shared.decays[s] = expf(sum);
-    shared.steps[s] = __fmul_rn(expf(__fsub_rn(last, sum)), dt);
+    to.dt[s] = dt;
+    to.sums[s] = sum;
+    to.decays[s] = expf(sum);
+    to.steps[s] = __fmul_rn(expf(__fsub_rn(last, sum)), dt);
 }
+
+// The step size of a lane's position in the chunk at `start`; zero from `stop` on.
+template <class Rows>
+DEVICE float chunk_dt(const Rows& rows, u32 start, u32 stop) {
+    u32 position = start + threadIdx.x % 32;
+    return position < stop ? rows.dt(position) : 0.0f;
+}
+
+// The warp that finds the decays of the next chunk: one with nothing to weigh, where there are so many.
+#define DECAY_WARP (CHUNK_WARPS > 2 ? 2 : 0)
 
 // Sums of a product of split operands: of the high parts, and of the high parts with the other's low ones.
 struct SplitSums {
@@ -269,19 +295,20 @@ struct SplitSums {
 };
 
 // Weights of x_s in y_t, for tiles of 16 t and 8 s.
-DEVICE void weigh(ChunkShared& shared, const ChunkPlace& place, u32 fresh, u32 end) {
+DEVICE void weigh(ChunkShared& shared, const Decays& decays, const ChunkPlace& place, u32 fresh, u32 end) {
     for (u32 tile = place.warp; tile < 8; tile += CHUNK_WARPS) {
         u32 t0 = tile / 4 * 16, s0 = tile % 4 * 8;
         if (t0 + 16 <= fresh || t0 >= end) continue;
-        SplitSums sums;
+        float product[4] = {};
         if (s0 < t0 + 16) {
             const u16* a_high = &shared.c.high[t0 + place.lane % 16][place.lane / 16 * 8];
             const u16* a_low = &shared.c.low[t0 + place.lane % 16][place.lane / 16 * 8];
             const u16* b_high = &shared.b.high[s0 + place.lane % 8][place.lane / 8 * 8];
             const u16* b_low = &shared.b.low[s0 + place.lane % 8][place.lane / 8 * 8];
-#pragma unroll 1
+#pragma unroll
             for (int n = 0; n < N_PADDED; n += 32) {
                 u32 bh[4], bl[4], ah[4], al[4];
+                SplitSums sums;
                 load_matrices(bh, b_high + n);
                 load_matrices(bl, b_low + n);
                 load_matrices(ah, a_high + n);
@@ -290,6 +317,8 @@ DEVICE void weigh(ChunkShared& shared, const ChunkPlace& place, u32 fresh, u32 e
                 load_matrices(ah, a_high + n + 16);
                 load_matrices(al, a_low + n + 16);
                 sums.add(ah, al, bh + 2, bl + 2);
+#pragma unroll
+                for (int j = 0; j < 4; j++) product[j] = n == 0 ? sums[j] : __fadd_rn(product[j], sums[j]);
             }
         }
 #pragma unroll
@@ -298,47 +327,73 @@ DEVICE void weigh(ChunkShared& shared, const ChunkPlace& place, u32 fresh, u32 e
             float weight[2];
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float decay = expf(__fsub_rn(shared.sums[t], shared.sums[s + j]));
-                float step = __fmul_rn(decay, shared.dt[s + j]);
-                float product = sums[2 * half + j];
-                weight[j] = s + j <= t && t < end ? __fmul_rn(step, product) : 0.0f;
+                float decay = expf(__fsub_rn(decays.sums[t], decays.sums[s + j]));
+                float step = __fmul_rn(decay, decays.dt[s + j]);
+                weight[j] = s + j <= t && t < end ? __fmul_rn(step, product[2 * half + j]) : 0.0f;
             }
             put_pair(shared.weights, t, s, weight[0], weight[1]);
         }
     }
 }
 
-// What the state gives for every position computed now: each warp's piece of the sum.
-DEVICE void carry(ChunkShared& shared, const ChunkPlace& place, const StatePiece& piece, u32 fresh, u32 end) {
+// A warp's piece of the state as the left factor of two products over 16 rows each.
+struct StateFactor {
     u32 high[2][4], low[2][4];
+
+    DEVICE StateFactor(const StatePiece& piece) {
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
+        for (int k = 0; k < 2; k++) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float* value = piece.value[2 * k + i];
-            split_bf16(value[0], value[1], high[k][2 * i], low[k][2 * i]);
-            split_bf16(value[2], value[3], high[k][2 * i + 1], low[k][2 * i + 1]);
+            for (int i = 0; i < 2; i++) {
+                const float* value = piece.value[2 * k + i];
+                split_bf16(value[0], value[1], high[k][2 * i], low[k][2 * i]);
+                split_bf16(value[2], value[3], high[k][2 * i + 1], low[k][2 * i + 1]);
+            }
         }
     }
-    for (u32 t0 = fresh / 8 * 8; t0 < end; t0 += 8) {
-        u32 ch[4], cl[4];
-        load_matrices(ch, &shared.c.high[t0 + place.lane % 8][32 * place.block + place.lane / 8 * 8]);
-        load_matrices(cl, &shared.c.low[t0 + place.lane % 8][32 * place.block + place.lane / 8 * 8]);
-        SplitSums sums;
-        sums.add(high[0], low[0], ch, cl);
-        sums.add(high[1], low[1], ch + 2, cl + 2);
+
+    // Its product with 32 values of C in four words.
+    DEVICE void multiply(SplitSums& sums, const u32* c_high, const u32* c_low) const {
+        sums.add(high[0], low[0], c_high, c_low);
+        sums.add(high[1], low[1], c_high + 2, c_low + 2);
+    }
+};
+
+// What the state gives for TILES times eight positions from t0 on: a warp's piece of the sum.
+template <int TILES>
+DEVICE void carry_tiles(ChunkShared& shared, const ChunkPlace& place, const StateFactor& state, u32 t0) {
+    SplitSums sums[TILES];
+#pragma unroll
+    for (u32 i = 0; i < TILES; i++) {
+        u32 ch[4], cl[4], t = t0 + 8 * i;
+        load_matrices(ch, &shared.c.high[t + place.lane % 8][32 * place.block + place.lane / 8 * 8]);
+        load_matrices(cl, &shared.c.low[t + place.lane % 8][32 * place.block + place.lane / 8 * 8]);
+        state.multiply(sums[i], ch, cl);
+    }
+#pragma unroll
+    for (u32 i = 0; i < TILES; i++) {
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            float2 pair = make_float2(sums[j], sums[j + 2]);
-            *(float2*)&shared.carried[place.block][t0 + 2 * place.q + j][place.channel + 2 * place.g] = pair;
+            float2 pair = make_float2(sums[i][j], sums[i][j + 2]);
+            *(float2*)&shared.carried[place.block][t0 + 8 * i + 2 * place.q + j][place.channel + 2 * place.g] = pair;
         }
     }
 }
 
+// The same for every position computed now.
+DEVICE void carry(ChunkShared& shared, const ChunkPlace& place, const StatePiece& piece, u32 fresh, u32 end) {
+    StateFactor state(piece);
+    if (fresh == 0 && end == SSM_CHUNK) {
+        carry_tiles<SSM_CHUNK / 8>(shared, place, state, 0);
+        return;
+    }
+    for (u32 t0 = fresh / 8 * 8; t0 < end; t0 += 8) carry_tiles<1>(shared, place, state, t0);
+}
+
 // Outputs of the positions computed now: `out(t, channel, value)`.
 template <class Out>
-DEVICE void finish(ChunkShared& shared, const ChunkPlace& place, u32 part, u32 fresh, u32 end, bool has_state, float d,
-                   Out out) {
+DEVICE void finish(ChunkShared& shared, const Decays& decays, const ChunkPlace& place, u32 part, u32 fresh, u32 end,
+                   bool has_state, float d, Out out) {
     u32 xh[2][4], xl[2][4];
     u32 matrix = place.lane / 8, row = matrix / 2 * 8 + place.lane % 8, column = place.channel + matrix % 2 * 8;
 #pragma unroll
@@ -365,7 +420,7 @@ DEVICE void finish(ChunkShared& shared, const ChunkPlace& place, u32 part, u32 f
 #pragma unroll
                 for (int block = 1; block < N_BLOCKS; block++)
                     carried = __fadd_rn(carried, shared.carried[block][t][channel]);
-                y = __fmaf_rn(shared.decays[t], carried, y);
+                y = __fmaf_rn(decays.decays[t], carried, y);
             }
             out(t, part * PART_CHANNELS + channel, __fmaf_rn(d, shared.plain_x[t][channel], y));
         }
@@ -373,15 +428,17 @@ DEVICE void finish(ChunkShared& shared, const ChunkPlace& place, u32 part, u32 f
 }
 
 // x with the steps to the end of a full chunk.
-DEVICE void scale_for_state(ChunkShared& shared) {
+DEVICE void scale_for_state(ChunkShared& shared, const Decays& decays) {
     for (u32 i = threadIdx.x; i < SSM_CHUNK * PART_CHANNELS; i += CHUNK_THREADS) {
         u32 s = i / PART_CHANNELS, channel = i % PART_CHANNELS;
-        put(shared.stepped, s, fragment_column(channel), __fmul_rn(shared.steps[s], shared.plain_x[s][channel]));
+        put(shared.stepped, s, fragment_column(channel), __fmul_rn(decays.steps[s], shared.plain_x[s][channel]));
     }
 }
 
-// Advances a warp's piece of the state to the end of a full chunk, whose start has a state or none.
-DEVICE void advance(ChunkShared& shared, const ChunkPlace& place, StatePiece& piece, bool has_state) {
+// Advances a warp's piece of the state to the end of a full chunk, whose start has a state or none; `keep` is the factor
+// on that state.
+template <class Shared>
+DEVICE void advance(const Shared& shared, float keep, const ChunkPlace& place, StatePiece& piece, bool has_state) {
     u32 xh[2][4], xl[2][4];
     u32 matrix = place.lane / 8, row = matrix / 2 * 8 + place.lane % 8, column = place.channel + matrix % 2 * 8;
 #pragma unroll
@@ -389,7 +446,6 @@ DEVICE void advance(ChunkShared& shared, const ChunkPlace& place, StatePiece& pi
         load_matrices_transposed(xh[k], &shared.stepped.high[16 * k + row][column]);
         load_matrices_transposed(xl[k], &shared.stepped.low[16 * k + row][column]);
     }
-    float keep = shared.decays[SSM_CHUNK - 1];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         u32 bh[4], bl[4];
@@ -413,6 +469,15 @@ struct ScanHead {
     float* slot;
 };
 
+// Makes of a piece at the start of the chunk at `start` what its slot can hold.
+DEVICE void round_piece(StatePiece& piece, const ChunkPlace& place, const ScanHead& own, u32 layer, u32 start) {
+    if (STATE_ELEM == STATE_F32) return;
+    u32 seed = state_seed(layer, own.head, start / SSM_CHUNK);
+    each_element(piece, place, own.part, [&](float& value, u32 index) {
+        value = rounded_state<STATE_ELEM>(value, seed, index);
+    });
+}
+
 // Runs the rows of a segment, chunk by chunk; `out(position, channel, value)` takes what comes out.
 template <class Rows, class Out>
 DEVICE void scan_segment(ChunkShared& shared, const SlotView& slots, const SegmentEntry& segment, const ScanHead& own,
@@ -425,10 +490,17 @@ DEVICE void scan_segment(ChunkShared& shared, const SlotView& slots, const Segme
     Fetched fetched;
     u32 start = position / SSM_CHUNK * SSM_CHUNK, fresh = position - start, end = min(stop - start, SSM_CHUNK);
     fetched.fetch(rows, own.part, start, fresh, end);
+    // Step sizes are read a chunk ahead of the rest.
+    float next_dt = 0.0f;
+    if (place.warp == DECAY_WARP) {
+        float dt = chunk_dt(rows, start, stop);
+        next_dt = chunk_dt(rows, start + SSM_CHUNK, stop);
+        sum_decays(shared.decays[start / SSM_CHUNK % 2], dt, own.a);
+    }
     while (true) {
+        const Decays& decays = shared.decays[start / SSM_CHUNK % 2];
         __syncthreads();
         fetched.put_into(shared);
-        if (threadIdx.x < 32) sum_decays(shared, fetched.dt, own.a);
         if (!rows.is_stored(stop - 1)) {
             __syncthreads();
             compute_rows(shared, rows, own.part, start, fresh, end);
@@ -436,20 +508,20 @@ DEVICE void scan_segment(ChunkShared& shared, const SlotView& slots, const Segme
         __syncthreads();
         u32 next = start + SSM_CHUNK;
         if (next < stop) fetched.fetch(rows, own.part, next, 0, min(stop - next, SSM_CHUNK));
-        weigh(shared, place, fresh, end);
+        if (place.warp == DECAY_WARP && next < stop) {
+            sum_decays(shared.decays[next / SSM_CHUNK % 2], next_dt, own.a);
+            next_dt = chunk_dt(rows, next + SSM_CHUNK, stop);
+        }
+        weigh(shared, decays, place, fresh, end);
         if (has_state) carry(shared, place, piece, fresh, end);
-        if (end == SSM_CHUNK) scale_for_state(shared);
+        if (end == SSM_CHUNK) scale_for_state(shared, decays);
         __syncthreads();
-        finish(shared, place, own.part, fresh, end, has_state, own.d,
+        finish(shared, decays, place, own.part, fresh, end, has_state, own.d,
                [&](u32 t, u32 channel, float value) { out(start + t, channel, value); });
         if (end == SSM_CHUNK) {
-            advance(shared, place, piece, has_state);
+            advance(shared, decays.decays[SSM_CHUNK - 1], place, piece, has_state);
             has_state = true;
-            u32 seed = state_seed(slots.layer, own.head, next / SSM_CHUNK);
-            if (STATE_ELEM != STATE_F32)
-                each_element(piece, place, own.part, [&](float& value, u32 index) {
-                    value = rounded_state<STATE_ELEM>(value, seed, index);
-                });
+            round_piece(piece, place, own, slots.layer, next);
             if (is_kept(slots, next, stop))
                 store_piece(piece, place, own.part, state_words(slots, own.slot, next, own.head, HEADS));
         }

@@ -1,7 +1,7 @@
 // ssm_conv: y[t,c] = SiLU(bias[c] + Σ_k w[c,k]·xBC[t-K+1+k, c]); the raw columns go into the slot's ring.
 //
-// A thread of `ssm_conv` walks ROWS rows of one channel, with the columns before each in registers. `ssm_conv_store`
-// runs when all have read the ring. 8 bytes per value.
+// A thread of `ssm_conv` has ROWS rows of one channel: it reads them at once where they are of one segment, and else walks
+// them with the columns before each in registers. `ssm_conv_store` runs when all have read the ring. 8 bytes per value.
 // Defines: TAPS, ROWS.
 #include "ssm.cuh"
 
@@ -11,6 +11,19 @@ DEVICE float column_at(const ConvParams& p, const SegmentEntry& segment, int pos
     if (position >= (int)segment.position)
         return f32_row(p.x, segment.first_row + (position - segment.position))[channel];
     return conv_column(p.slots, slot_part(p.slots, segment.slot), position, p.x.cols)[channel];
+}
+
+// ROWS rows of one segment: all that they read is on its way at once.
+DEVICE void convolve_rows(const ConvParams& p, const SegmentEntry& segment, u32 first, u32 channel,
+                          const float (&weight)[TAPS], float bias) {
+    float columns[TAPS - 1 + ROWS];
+    int position = (int)(segment.position + (first - segment.first_row));
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) columns[TAPS - 1 + i] = f32_row(p.x, first + i)[channel];
+#pragma unroll
+    for (int k = 0; k + 1 < TAPS; k++) columns[k] = column_at(p, segment, position - (TAPS - 1) + k, channel);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) f32_row(p.out, first + i)[channel] = silu(convolve<TAPS>(weight, bias, columns + i));
 }
 
 KERNEL ssm_conv(const __grid_constant__ ConvParams p) {
@@ -24,11 +37,18 @@ KERNEL ssm_conv(const __grid_constant__ ConvParams p) {
     start_dependents();
     wait_for_inputs();
     if (channel >= p.x.cols) return;
-    u32 rows = p.step->rows, end = min(rows, (blockIdx.y + 1) * ROWS);
+    u32 rows = p.step->rows, end = min(rows, (blockIdx.y + 1) * ROWS), first = blockIdx.y * ROWS;
+    if (ROWS > 1 && first + ROWS <= rows) {
+        u32 index = p.step->row_segment[first];
+        if (p.step->row_segment[first + ROWS - 1] == index) {
+            convolve_rows(p, p.step->segments[index], first, channel, weight, bias);
+            return;
+        }
+    }
     u32 known = 0xffffffffu;
     SegmentEntry segment;
     float columns[TAPS];
-    for (u32 row = blockIdx.y * ROWS; row < end; row++) {
+    for (u32 row = first; row < end; row++) {
         u32 index = p.step->row_segment[row];
         bool is_new = index != known;
         if (is_new) {

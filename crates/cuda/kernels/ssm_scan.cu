@@ -2,10 +2,18 @@
 // dt after softplus.
 //
 // A block has a segment and 32 channels of a head and walks the segment's chunks with its part of the state in
-// registers. `ssm_scan_store` fills the ring when all have read it.
+// registers. One half of its warps prepares chunks, which needs no state, while the other computes with the state what
+// they become: few blocks have work, so that their latency is what a scan takes. `ssm_scan_store` fills the ring when
+// all have read it.
+// Defines: those of ssm_chunk.cuh; CHUNKS that a block has room for.
 #include "ssm_chunk.cuh"
+#include "ring.cuh"
 
 extern __shared__ __align__(16) unsigned char shared_bytes[];
+
+#define SCAN_THREADS (2 * CHUNK_THREADS)
+#define BARRIER_PREPARE 1
+#define BARRIER_COMPUTE 2
 
 #define INNER (HEADS * HEAD_DIM)
 #define GROUP_STATE (GROUPS * STATE)
@@ -40,22 +48,132 @@ struct ScanRows {
     }
 };
 
-KERNEL __launch_bounds__(CHUNK_THREADS, 1) ssm_scan(const __grid_constant__ SsmScanParams p) {
-    ChunkShared& shared = *(ChunkShared*)shared_bytes;
+struct ScanShared {
+    ChunkShared chunks[CHUNKS];
+    u64 full[CHUNKS], empty[CHUNKS];
+    // The segment, and the chunks of those before: registers are few.
+    u32 index, walked;
+    float a;
+};
+static_assert(sizeof(ScanShared) <= CHUNKS * SHARED_BYTES + 64, "shared memory of a scan");
+
+// A walk over the chunks of a segment, and how many chunks the block has walked.
+struct ChunkWalk {
+    u32 start, count;
+
+    DEVICE ChunkWalk(const SegmentEntry& segment, u32 walked) {
+        count = walked, start = segment.position / SSM_CHUNK * SSM_CHUNK;
+    }
+    // The positions of the chunk that are computed now are those from `fresh` to `end`.
+    DEVICE u32 fresh(const SegmentEntry& segment) const { return segment.position > start ? segment.position - start : 0; }
+    DEVICE u32 end(const SegmentEntry& segment) const {
+        return min(segment.position + segment.rows - start, SSM_CHUNK);
+    }
+    // Goes to the next chunk; whether there is one.
+    DEVICE bool advance(const SegmentEntry& segment) {
+        count++, start += SSM_CHUNK;
+        return start < segment.position + segment.rows;
+    }
+    DEVICE u32 place() const { return count % CHUNKS; }
+    DEVICE u32 parity() const { return count / CHUNKS % 2; }
+};
+
+// Prepares the chunks of a segment: what they are made of, the weights of x, and x with the steps to a chunk's end.
+DEVICE void prepare_chunks(ScanShared& shared, const ScanRows& rows, const ScanHead& own, ChunkWalk walk) {
+    const SegmentEntry& segment = rows.segment;
+    ChunkPlace place;
+    Fetched fetched;
+    fetched.fetch(rows, own.part, walk.start, walk.fresh(segment), walk.end(segment));
+    u32 stop = segment.position + segment.rows;
+    float dt = place.warp == 0 ? chunk_dt(rows, walk.start, stop) : 0.0f;
+    for (bool goes_on = true; goes_on;) {
+        ChunkShared& chunk = shared.chunks[walk.place()];
+        u32 full = shared_address(&shared.full[walk.place()]);
+        if (walk.count >= CHUNKS) barrier_wait(shared_address(&shared.empty[walk.place()]), walk.parity() ^ 1);
+        fetched.put_into(chunk);
+        if (place.warp == 0) sum_decays(chunk.decays[0], dt, shared.a);
+        barrier_of(BARRIER_PREPARE, CHUNK_THREADS);
+        u32 fresh = walk.fresh(segment), end = walk.end(segment);
+        goes_on = walk.advance(segment);
+        if (goes_on) {
+            fetched.fetch(rows, own.part, walk.start, 0, walk.end(segment));
+            if (place.warp == 0) dt = chunk_dt(rows, walk.start, stop);
+        }
+        weigh(chunk, chunk.decays[0], place, fresh, end);
+        if (end == SSM_CHUNK) scale_for_state(chunk, chunk.decays[0]);
+        __syncwarp();
+        if (place.lane == 0) barrier_arrive(full);
+    }
+}
+
+// Computes the outputs of chunks and the state.
+DEVICE void compute_chunks(ScanShared& shared, const SsmScanParams& p, const ScanRows& rows, ScanHead own, ChunkWalk walk) {
+    own.d = p.d[own.head];
+    ChunkPlace place;
+    place.warp -= CHUNK_WARPS;
+    place.channel = 16 * (place.warp % 2), place.block = place.warp / 2;
+    StatePiece piece;
+    const SegmentEntry& segment = rows.segment;
+    u32 position = segment.position;
+    bool has_state = position >= SSM_CHUNK;
+    if (has_state) load_piece(piece, place, own.part, state_words(p.slots, own.slot, position, own.head, HEADS));
+    for (bool goes_on = true; goes_on;) {
+        ChunkShared& chunk = shared.chunks[walk.place()];
+        u32 empty = shared_address(&shared.empty[walk.place()]), start = walk.start;
+        u32 fresh = walk.fresh(segment), end = walk.end(segment);
+        barrier_wait(shared_address(&shared.full[walk.place()]), walk.parity());
+        if (has_state) {
+            carry(chunk, place, piece, fresh, end);
+            barrier_of(BARRIER_COMPUTE, CHUNK_THREADS);
+        }
+        const Decays& decays = chunk.decays[0];
+        finish(chunk, decays, place, own.part, fresh, end, has_state, own.d, [&](u32 t, u32 channel, float value) {
+            f32_row(p.out, rows.row(start + t))[own.head * HEAD_DIM + channel] = value;
+        });
+        bool is_full = end == SSM_CHUNK;
+        if (is_full) advance(chunk, decays.decays[SSM_CHUNK - 1], place, piece, has_state);
+        __syncwarp();
+        if (place.lane == 0) barrier_arrive(empty);
+        if (is_full) {
+            has_state = true;
+            u32 next = start + SSM_CHUNK;
+            round_piece(piece, place, own, p.slots.layer, next);
+            if (is_kept(p.slots, next, segment.position + segment.rows))
+                store_piece(piece, place, own.part, state_words(p.slots, own.slot, next, own.head, HEADS));
+        }
+        goes_on = walk.advance(segment);
+    }
+}
+
+KERNEL __launch_bounds__(SCAN_THREADS, 1) ssm_scan(const __grid_constant__ SsmScanParams p) {
+    ScanShared& shared = *(ScanShared*)shared_bytes;
     ScanHead own;
-    own.head = blockIdx.x / PARTS, own.part = blockIdx.x % PARTS;
-    own.a = p.a[own.head], own.d = p.d[own.head];
+    own.head = blockIdx.x, own.part = blockIdx.z;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < CHUNKS; i++) {
+            barrier_init(shared_address(&shared.full[i]), CHUNK_WARPS);
+            barrier_init(shared_address(&shared.empty[i]), CHUNK_WARPS);
+        }
+        barrier_init_fence();
+        shared.index = blockIdx.y, shared.walked = 0, shared.a = p.a[own.head];
+    }
     start_dependents();
     wait_for_inputs();
-    for (u32 index = blockIdx.y; index < p.step->segment_count; index += gridDim.y) {
-        SegmentEntry segment = p.step->segments[index];
+    while (true) {
+        __syncthreads();
+        if (shared.index >= p.step->segment_count) return;
+        SegmentEntry segment = p.step->segments[shared.index];
         own.slot = slot_part(p.slots, segment.slot);
         ScanRows rows{p, segment, own.slot, own.head, own.head / (HEADS / GROUPS)};
-        auto out = [&](u32 position, u32 channel, float value) {
-            f32_row(p.out, rows.row(position))[own.head * HEAD_DIM + channel] = value;
-        };
-        scan_segment(shared, p.slots, segment, own, rows, out);
+        ChunkWalk walk(segment, shared.walked);
+        if (threadIdx.x < CHUNK_THREADS) prepare_chunks(shared, rows, own, walk);
+        else compute_chunks(shared, p, rows, own, walk);
         __syncthreads();
+        if (threadIdx.x == 0) {
+            SegmentEntry done = p.step->segments[shared.index];
+            shared.walked += (done.position % SSM_CHUNK + done.rows + SSM_CHUNK - 1) / SSM_CHUNK;
+            shared.index += gridDim.y;
+        }
     }
 }
 

@@ -76,10 +76,7 @@ struct StepRows {
     }
 };
 
-// Two blocks hide each other's waits, where registers suffice for both.
-#define BLOCKS_AT_ONCE (N_BLOCKS == 4 && IN_FOURS && STATE_ELEM == STATE_F32 && __CUDA_ARCH__ == 900 ? 2 : 1)
-
-KERNEL __launch_bounds__(CHUNK_THREADS, BLOCKS_AT_ONCE) ssm_step(const __grid_constant__ SsmStepParams p) {
+KERNEL __launch_bounds__(CHUNK_THREADS, 1) ssm_step(const __grid_constant__ SsmStepParams p) {
     ChunkShared& shared = *(ChunkShared*)shared_bytes;
     ScanHead own;
     own.head = blockIdx.x / PARTS, own.part = blockIdx.x % PARTS;
@@ -132,15 +129,15 @@ DEVICE void store_shared(const SsmStepParams& p, const SegmentEntry& segment, u3
 
 // Blocks (row, 0) normalise rows; blocks (x, y + 1) store NORM_BLOCK columns of segments.
 KERNEL __launch_bounds__(NORM_BLOCK) ssm_step_finish(const __grid_constant__ SsmStepParams p) {
-    __shared__ NormShared shared;
+    __shared__ float scratch[NORM_BLOCK / 32];
     start_dependents();
     wait_for_inputs();
     if (blockIdx.y == 0) {
         u32 row = blockIdx.x;
         if (row >= p.step->rows) return;
         float* y = f32_row(p.out, row);
-        gate_and_normalize(y, f32_row(p.x, row), p.norm, y, byte_row(p.rounded, row), p.rounded_kind, INNER, GROUPS, p.eps, shared,
-                           (float*)shared_bytes);
+        gate_and_normalize(y, f32_row(p.x, row), p.norm, y, byte_row(p.rounded, row), p.rounded_kind, INNER, GROUPS,
+                           p.eps, (float*)shared_bytes, scratch);
         return;
     }
     u32 column = (blockIdx.y - 1) * NORM_BLOCK + threadIdx.x;

@@ -17,6 +17,8 @@ pub(crate) struct Source {
 pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("attention.cuh", include_str!("../kernels/attention.cuh")),
     ("attention_f16.cuh", include_str!("../kernels/attention_f16.cuh")),
+    ("attention_tile.cuh", include_str!("../kernels/attention_tile.cuh")),
+    ("attention_tile_hopper.cuh", include_str!("../kernels/attention_tile_hopper.cuh")),
     ("chain.cuh", include_str!("../kernels/chain.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("experts.cuh", include_str!("../kernels/experts.cuh")),
@@ -31,6 +33,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("round.cuh", include_str!("../kernels/round.cuh")),
     ("ssm.cuh", include_str!("../kernels/ssm.cuh")),
     ("ssm_chunk.cuh", include_str!("../kernels/ssm_chunk.cuh")),
+    ("ssm_row.cuh", include_str!("../kernels/ssm_row.cuh")),
     ("stored.cuh", include_str!("../kernels/stored.cuh")),
     ("types.cuh", include_str!("../kernels/types.cuh")),
     ("wgmma.cuh", include_str!("../kernels/wgmma.cuh")),

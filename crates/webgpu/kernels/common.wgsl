@@ -8,6 +8,7 @@
 //   thousands, and no sum is split by the size of a grid. Products that are added are written as fma.
 // - Barriers stand in uniform control flow: what decides over one comes from the parameters, the step or
 //   workgroupUniformLoad.
+#include "arena_$ARENA.wgsl"
 struct View {
     data: u32,
     stride: u32,
@@ -15,10 +16,8 @@ struct View {
     rows: u32,
 }
 
-@group(0) @binding(0) var<storage, read_write> arena: array<u32>;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 @group(0) @binding(2) var<uniform> p: Params;
-@group(0) @binding(3) var<storage, read> vectors: array<u32>;
 @group(0) @binding(4) var<storage, read> matrix: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read_write> cache: array<u32>;
 
@@ -33,15 +32,20 @@ fn word_at(view: View, row: u32, col: u32) -> u32 {
 }
 
 fn load(view: View, row: u32, col: u32) -> f32 {
-    return bitcast<f32>(arena[word_at(view, row, col)]);
+    return bitcast<f32>(word(word_at(view, row, col)));
 }
 
 fn store(view: View, row: u32, col: u32, value: f32) {
-    arena[word_at(view, row, col)] = bitcast<u32>(value);
+    put(word_at(view, row, col), bitcast<u32>(value));
 }
 
-fn vector_at(index: u32) -> f32 {
-    return bitcast<f32>(vectors[index]);
+// The same value: what compilers cannot see through, so that they do not choose in which order factors are multiplied.
+fn settled(value: f32) -> f32 {
+    return bitcast<f32>(bitcast<u32>(value) ^ step[STEP_ZERO]);
+}
+
+fn settled_four(values: vec4<f32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(bitcast<vec4<u32>>(values) ^ vec4<u32>(step[STEP_ZERO]));
 }
 
 struct Segment {
@@ -74,6 +78,6 @@ fn token_of(row: u32) -> u32 {
     if ((id & CHOSEN) == 0u) {
         return id;
     }
-    let token = arena[step[STEP_CHOSEN_BEFORE] + (id & ~CHOSEN)];
+    let token = word(step[STEP_CHOSEN_BEFORE] + (id & ~CHOSEN));
     return select(token, 0u, token == NO_TOKEN);
 }

@@ -2,6 +2,7 @@
 // A workgroup has a group of a row.
 #include "common.wgsl"
 #include "math.wgsl"
+#include "rms.wgsl"
 #include "sums.wgsl"
 
 @compute @workgroup_size(256)
@@ -13,12 +14,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let first = group.x * p.size;
     var sum = 0.0;
     for (var i = thread; i < p.size; i += SUM_THREADS) {
-        let value = load(p.y, row, first + i) * silu(load(p.z, row, first + i));
+        let value = settled(load(p.y, row, first + i) * silu(load(p.z, row, first + i)));
         sum = fma(value, value, sum);
     }
-    let scale = 1.0 / sqrt(sum_of(sum, thread) / f32(p.size) + p.eps);
+    let scale = rms_factor(sum_of(sum, thread), p.size, p.eps);
     for (var i = thread; i < p.size; i += SUM_THREADS) {
         let value = load(p.y, row, first + i) * silu(load(p.z, row, first + i));
-        store(p.out, row, first + i, value * scale * vector_at(p.weight + first + i));
+        store(p.out, row, first + i, settled(settled(value) * scale) * vector_at(p.weight + first + i));
     }
 }

@@ -8,14 +8,15 @@ fn power_of_two(exponent: i32) -> f32 {
 fn exp_of(x: f32) -> f32 {
     let bounded = clamp(x, -104.0, 89.0);
     let n = round(bounded * 1.44269504);
-    let r = fma(n, 2.12194440e-4, fma(n, -0.693359375, bounded));
+    let whole = i32(n);
+    // Not twice the same factor: compilers that may reassociate would put the parts of ln 2 together, here or there.
+    let r = fma(f32(whole), 2.12194440e-4, fma(n, -0.693359375, bounded));
     var y = fma(1.9875691500e-4, r, 1.3981999507e-3);
     y = fma(y, r, 8.3334519073e-3);
     y = fma(y, r, 4.1665795894e-2);
     y = fma(y, r, 1.6666665459e-1);
     y = fma(y, r, 5.0000001201e-1);
     y = fma(y, r * r, r) + 1.0;
-    let whole = i32(n);
     let half = whole / 2;
     return y * power_of_two(half) * power_of_two(whole - half);
 }

@@ -1,148 +1,192 @@
-// matmul and moe_matmul: y[o] = Σ_i W[o,i]·x[i] for every row, then the epilogue.
+// matmul and moe_matmul for few rows: y[o] = Σ_i W[o,i]·x[i] for every row, then the epilogue.
 //
-// A workgroup has sixteen outputs and eight rows; eight threads share an output, a block of 32 columns each. A thread
-// adds its blocks in order, then the eight sums are added in order: that order is the same whatever the rows. Rows
-// beyond the first four cost nothing where they are not there. A shard has some of the outputs, or some of the experts.
-//
-// With experts a tile of rows is one (token, expert) pair, or, sorted (moe_sort.wgsl), up to eight pairs of one expert.
-// Constants: EXPERTS (0, 1), EPILOGUE (0 none, 1 relu2, 2 residual).
-#include "common.wgsl"
-#include "weight_$WEIGHT.wgsl"
+// A team of threads has four outputs, a thread every TEAM-th block of theirs; rows of x lie in workgroup memory, ROUND
+// blocks at a time. A block's sums are left there, too, and one thread adds those of a row and four outputs in order,
+// so that neither the team nor the round decides about bits. A shard has some of the outputs, or some of the experts.
+// A single row may be the input of a norm that is done here: of all columns, or of NORM_GROUPS groups of them; its sums
+// of squares run in the order of rms_norm.wgsl and gated_group_norm.wgsl. Then all columns are staged in one round.
+// Constants: those of product.wgsl, TEAM (threads), ROUND (a multiple of TEAM), NORM_GROUPS (0 for none), NORM_SIZE.
+#include "product.wgsl"
+#include "rms.wgsl"
 
-const OUTPUTS: u32 = 16u;
-const LANES: u32 = 8u;
-const TILE_ROWS: u32 = 8u;
 const THREADS: u32 = 128u;
-const TILE_COLS: u32 = 256u;
+const TEAMS: u32 = THREADS / TEAM;
 
-// Values of 256 columns, by column: rows 0 to 3, rows 4 to 7. Then the threads' sums.
-var<workgroup> tile: array<vec4<f32>, 512>;
-// Word of every row's first value, row of its output, and expert, rows of the tile.
-var<workgroup> row_words: array<u32, 8>;
-var<workgroup> out_rows: array<u32, 8>;
-var<workgroup> picked: vec2<u32>;
+// By row and block eight vectors, in an order that spreads neighbouring blocks over the banks.
+var<workgroup> xs: array<vec4<f32>, X_VECTORS>;
+// By row, team and block: sums of the team's outputs.
+var<workgroup> sums: array<vec4<f32>, SUM_VECTORS>;
 
-fn pick(index: u32, thread: u32) {
-    let pairs = row_count(p.out);
-    if (EXPERTS == 0u) {
-        let first = index * TILE_ROWS;
-        let row = min(first + thread, pairs - 1u);
-        row_words[thread] = word_at(p.x, row, 0u);
-        out_rows[thread] = row;
-        if (thread == 0u) {
-            picked = vec2<u32>(0u, select(0u, min(pairs - first, TILE_ROWS), first < pairs));
+// By group and thread: sums of squares.
+var<workgroup> squares: array<f32, SQUARES>;
+
+struct Blocks { a: Block, b: Block, c: Block, d: Block }
+
+fn blocks_at(expert: u32, output: u32, block: u32) -> Blocks {
+    return Blocks(
+        block_at(weight_row(expert, output), block),
+        block_at(weight_row(expert, output + 1u), block),
+        block_at(weight_row(expert, output + 2u), block),
+        block_at(weight_row(expert, output + 3u), block),
+    );
+}
+
+fn stage(first: u32, count: u32, thread: u32) {
+    for (var r = 0u; r < TILE_ROWS; r++) {
+        for (var i = thread; i < ROUND * 8u; i += THREADS) {
+            var values = vec4<f32>(0.0);
+            if (r < count) {
+                values = four_of_x(r, (first * 8u + i) * 4u);
+            }
+            xs[r * ROUND * 8u + (i ^ ((i >> 3u) & 7u))] = values;
         }
-        return;
-    }
-    var expert = 0u;
-    var count = 0u;
-    var pair = 0u;
-    if (p.sorted == 0u) {
-        if (index < pairs) {
-            pair = index;
-            count = 1u;
-            expert = arena[word_at(p.ids, index / p.top_k, index % p.top_k)];
-        }
-    } else if (index < arena[p.tiles]) {
-        let at = p.tiles + 4u + index * 4u;
-        expert = arena[at];
-        count = arena[at + 2u];
-        pair = arena[p.order + arena[at + 1u] + min(thread, count - 1u)];
-    }
-    let x_row = select(pair / p.top_k, pair, p.x_per_pair == 1u);
-    row_words[thread] = word_at(p.x, x_row, 0u);
-    out_rows[thread] = pair;
-    if (thread == 0u) {
-        picked = vec2<u32>(expert, count);
     }
 }
 
-fn finish(row: u32, output: u32, product: f32) {
-    var y = product;
-    if (EPILOGUE == 1u) {
-        let positive = max(y, 0.0);
-        y = positive * positive;
-    } else if (EPILOGUE == 2u) {
-        y = y + load(p.residual, row, output);
+fn x_at(col: u32) -> f32 {
+    let i = col >> 2u;
+    return xs[i ^ ((i >> 3u) & 7u)][col & 3u];
+}
+
+fn normalize(thread: u32) {
+    workgroupBarrier();
+    for (var g = 0u; g < NORM_GROUPS; g++) {
+        // A thread stands for two of the norm's 256.
+        var low = 0.0;
+        var high = 0.0;
+        for (var first = 0u; first < NORM_SIZE; first += 2u * THREADS) {
+            if (first + thread < NORM_SIZE) {
+                let x = x_at(g * NORM_SIZE + first + thread);
+                low = fma(x, x, low);
+            }
+            if (first + THREADS + thread < NORM_SIZE) {
+                let x = x_at(g * NORM_SIZE + first + THREADS + thread);
+                high = fma(x, x, high);
+            }
+        }
+        squares[g * THREADS + thread] = low + high;
     }
-    store(p.out, row, output, y);
+    workgroupBarrier();
+    for (var half = THREADS / 2u; half > 0u; half >>= 1u) {
+        for (var i = thread; i < NORM_GROUPS * half; i += THREADS) {
+            let at = i / half * THREADS + i % half;
+            squares[at] = squares[at] + squares[at + half];
+        }
+        workgroupBarrier();
+    }
+    for (var i = thread; i < ROUND * 8u; i += THREADS) {
+        if (i * 4u < NORM_GROUPS * NORM_SIZE) {
+            let at = i ^ ((i >> 3u) & 7u);
+            let factor = rms_factor(squares[i * 4u / NORM_SIZE * THREADS], NORM_SIZE, p.eps);
+            xs[at] = settled_four(xs[at] * factor) * four_of_vector(p.norm + i * 4u);
+        }
+    }
+}
+
+// Adds four columns of a block; `at` is the block's place in the round.
+fn add_quad(blocks: Blocks, at: u32, i: u32, chains: ptr<function, array<vec4<f32>, TILE_ROWS>>) {
+    let a = quad(blocks.a, i);
+    let b = quad(blocks.b, i);
+    let c = quad(blocks.c, i);
+    let d = quad(blocks.d, i);
+    let place = at * 8u + (i ^ (at & 7u));
+    for (var r = 0u; r < TILE_ROWS; r++) {
+        let x = xs[r * ROUND * 8u + place];
+        var chain = (*chains)[r];
+        chain = fma(vec4<f32>(a.x, b.x, c.x, d.x), vec4<f32>(x.x), chain);
+        chain = fma(vec4<f32>(a.y, b.y, c.y, d.y), vec4<f32>(x.y), chain);
+        chain = fma(vec4<f32>(a.z, b.z, c.z, d.z), vec4<f32>(x.z), chain);
+        (*chains)[r] = fma(vec4<f32>(a.w, b.w, c.w, d.w), vec4<f32>(x.w), chain);
+    }
+}
+
+fn multiply(blocks: Blocks, at: u32, team: u32) {
+    var chains = array<vec4<f32>, TILE_ROWS>();
+    add_quad(blocks, at, 0u, &chains);
+    add_quad(blocks, at, 1u, &chains);
+    add_quad(blocks, at, 2u, &chains);
+    add_quad(blocks, at, 3u, &chains);
+    add_quad(blocks, at, 4u, &chains);
+    add_quad(blocks, at, 5u, &chains);
+    add_quad(blocks, at, 6u, &chains);
+    add_quad(blocks, at, 7u, &chains);
+    for (var r = 0u; r < TILE_ROWS; r++) {
+        sums[(r * TEAMS + team) * ROUND + at] = chains[r];
+    }
+}
+
+// Adds the sums of blocks in order; eight are on their way at once.
+fn add_sums(total: vec4<f32>, first: u32, count: u32) -> vec4<f32> {
+    var sum = total;
+    var b = 0u;
+    for (; b + 8u <= count; b += 8u) {
+        let at = first + b;
+        let s0 = sums[at];
+        let s1 = sums[at + 1u];
+        let s2 = sums[at + 2u];
+        let s3 = sums[at + 3u];
+        let s4 = sums[at + 4u];
+        let s5 = sums[at + 5u];
+        let s6 = sums[at + 6u];
+        let s7 = sums[at + 7u];
+        sum = (((((((sum + s0) + s1) + s2) + s3) + s4) + s5) + s6) + s7;
+    }
+    for (; b < count; b++) {
+        sum = sum + sums[first + b];
+    }
+    return sum;
 }
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    if (thread < TILE_ROWS) {
+    var chosen = vec2<u32>(0u, 1u);
+    if (!IS_ALONE) {
         pick(group.z * GRID_ROWS + group.y, thread);
+        chosen = workgroupUniformLoad(&picked);
     }
-    let chosen = workgroupUniformLoad(&picked);
     let count = chosen.y;
     let expert = chosen.x - p.first_expert;
     if (count == 0u || expert >= p.experts) {
         return;
     }
-    let lane = thread % LANES;
-    let local = group.x * OUTPUTS + thread / LANES;
-    let weight_row = expert * p.outputs + local;
-    var low = vec4<f32>(0.0);
-    var high = vec4<f32>(0.0);
-    for (var first = 0u; first < p.blocks; first += LANES) {
-        for (var c = thread; c < TILE_COLS; c += THREADS) {
-            let col = first * 32u + c;
-            var values = vec4<f32>(0.0);
-            var more = vec4<f32>(0.0);
-            if (col < p.cols) {
-                for (var i = 0u; i < min(count, 4u); i++) {
-                    values[i] = bitcast<f32>(arena[row_words[i] + col]);
-                }
-                for (var i = 4u; i < count; i++) {
-                    more[i - 4u] = bitcast<f32>(arena[row_words[i] + col]);
-                }
-            }
-            tile[2u * c] = values;
-            tile[2u * c + 1u] = more;
+    let team = thread / TEAM;
+    let output = group.x * 4u * TEAMS + team * 4u;
+    // A block is read while the one before it is multiplied, the first while x is on its way.
+    var block = thread % TEAM;
+    var next = blocks_at(expert, output, min(block, p.blocks - 1u));
+    // Who adds a row's blocks to four outputs, and what those end with.
+    let row = thread / TEAMS;
+    let own = group.x * 4u * TEAMS + thread % TEAMS * 4u;
+    let adds = row < count && own < p.outputs;
+    var out_row = 0u;
+    var ends = Ends(vec4<f32>(0.0), vec4<f32>(0.0));
+    if (adds) {
+        if (!IS_ALONE) {
+            out_row = out_rows[row];
+        }
+        ends = ends_of(out_row, expert, own);
+    }
+    var total = vec4<f32>(0.0);
+    for (var first = 0u; first < p.blocks; first += ROUND) {
+        stage(first, count, thread);
+        if (NORM_GROUPS > 0u) {
+            normalize(thread);
         }
         workgroupBarrier();
-        if (local < p.outputs && first + lane < p.blocks) {
-            let block = block_at(weight_row, first + lane);
-            let at = lane * 64u;
-            if (count > 4u) {
-                for (var i = 0u; i < 8u; i++) {
-                    let w = quad(block, i);
-                    let c = at + i * 8u;
-                    low = fma(vec4<f32>(w.x), tile[c], low);
-                    high = fma(vec4<f32>(w.x), tile[c + 1u], high);
-                    low = fma(vec4<f32>(w.y), tile[c + 2u], low);
-                    high = fma(vec4<f32>(w.y), tile[c + 3u], high);
-                    low = fma(vec4<f32>(w.z), tile[c + 4u], low);
-                    high = fma(vec4<f32>(w.z), tile[c + 5u], high);
-                    low = fma(vec4<f32>(w.w), tile[c + 6u], low);
-                    high = fma(vec4<f32>(w.w), tile[c + 7u], high);
-                }
-            } else {
-                for (var i = 0u; i < 8u; i++) {
-                    let w = quad(block, i);
-                    let c = at + i * 8u;
-                    low = fma(vec4<f32>(w.x), tile[c], low);
-                    low = fma(vec4<f32>(w.y), tile[c + 2u], low);
-                    low = fma(vec4<f32>(w.z), tile[c + 4u], low);
-                    low = fma(vec4<f32>(w.w), tile[c + 6u], low);
-                }
-            }
+        let end = min(first + ROUND, p.blocks);
+        while (block < end) {
+            let blocks = next;
+            let at = block - first;
+            block += TEAM;
+            next = blocks_at(expert, output, min(block, p.blocks - 1u));
+            multiply(blocks, at, team);
         }
         workgroupBarrier();
+        if (adds) {
+            total = add_sums(total, thread * ROUND, end - first);
+        }
     }
-    tile[2u * thread] = low;
-    tile[2u * thread + 1u] = high;
-    workgroupBarrier();
-    let output = group.x * OUTPUTS + thread / TILE_ROWS;
-    let row = thread % TILE_ROWS;
-    if (row >= count || output >= p.outputs) {
-        return;
+    if (adds) {
+        finish(out_row, own, total, ends);
     }
-    let factor = row_factor(expert * p.outputs + output);
-    let first_sum = thread / TILE_ROWS * LANES;
-    var sum = 0.0;
-    for (var i = 0u; i < LANES; i++) {
-        sum = fma(tile[2u * (first_sum + i) + row / 4u][row % 4u], factor, sum);
-    }
-    finish(out_rows[row], p.first + output, sum);
 }

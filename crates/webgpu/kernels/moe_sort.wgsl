@@ -1,11 +1,10 @@
-// moe_sort: puts the (token, expert) pairs of a step in the order of their experts, cut into tiles of up to eight rows
-// of one expert. One workgroup. The order within an expert is any: no arithmetic depends on it.
+// moe_sort: puts the (token, expert) pairs of a step in the order of their experts, cut into tiles of up to TILE_ROWS
+// rows of one expert. One workgroup. The order within an expert is any: no arithmetic depends on it.
 //
 // Leaves at `tiles`: the number of tiles, three words, then for every tile expert, first pair in `order`, count, 0.
 #include "common.wgsl"
 
 const THREADS: u32 = 256u;
-const TILE_ROWS: u32 = 8u;
 
 var<workgroup> counts: array<atomic<u32>, MAX_EXPERTS>;
 var<workgroup> starts: array<u32, MAX_EXPERTS>;

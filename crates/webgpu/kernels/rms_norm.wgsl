@@ -1,6 +1,7 @@
 // rms_norm: y = x · w / sqrt(mean(x²) + eps); head_norm: the same for every head of a row.
 // A workgroup has a head of a row: x the head, y and z the row.
 #include "common.wgsl"
+#include "rms.wgsl"
 #include "sums.wgsl"
 
 @compute @workgroup_size(256)
@@ -15,8 +16,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let x = load(p.x, row, first + i);
         sum = fma(x, x, sum);
     }
-    let scale = 1.0 / sqrt(sum_of(sum, thread) / f32(p.size) + p.eps);
+    let scale = rms_factor(sum_of(sum, thread), p.size, p.eps);
     for (var i = thread; i < p.size; i += SUM_THREADS) {
-        store(p.out, row, first + i, load(p.x, row, first + i) * scale * vector_at(p.weight + i));
+        store(p.out, row, first + i, settled(load(p.x, row, first + i) * scale) * vector_at(p.weight + i));
     }
 }

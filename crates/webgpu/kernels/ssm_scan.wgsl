@@ -77,7 +77,8 @@ fn load_chunk(chunk: Chunk, head: u32, first_channel: u32, a: f32, thread: u32) 
     if (thread == 0u) {
         var sum = 0.0;
         for (var s = 0u; s < chunk.end; s++) {
-            sum = fma(steps[s], a, sum);
+            // Compilers may not take the common factor out, in one kernel and not in another.
+            sum = sum + settled(steps[s] * a);
             sums[s] = sum;
         }
     }
@@ -98,17 +99,17 @@ fn write_outputs(chunk: Chunk, first: u32, head: u32, first_channel: u32, d: f32
         }
         columns[i] = c;
     }
-    workgroupBarrier();
     let own = thread / LANES;
     let lane = thread % LANES;
     let t = first + own;
     let is_fresh = t >= chunk.fresh && t < chunk.end;
+    workgroupBarrier();
     if (is_fresh && lane <= t) {
         var product = 0.0;
         for (var n = 0u; n < STATE; n++) {
             product = fma(columns[2u * n + own / 4u][own % 4u], b_of(chunk, lane, group, n), product);
         }
-        weights[thread] = exp_of(sums[t] - sums[lane]) * steps[lane] * product;
+        weights[thread] = settled(exp_of(sums[t] - sums[lane]) * steps[lane]) * product;
     }
     var low = vec4<f32>(0.0);
     var high = vec4<f32>(0.0);

@@ -5,6 +5,16 @@ fn block_at(row: u32, block: u32) -> Block {
     return Block(matrix[row * p.blocks + block], half_value(block_scale(row, block)));
 }
 
+// Codes become numbers without a conversion: bits of a mantissa, from 8, 12 or 16 on, below a power of two.
 fn quad(block: Block, i: u32) -> vec4<f32> {
-    return block.scale * (vec4<f32>(nibbles(block.codes, i)) - 8.0);
+    let word = block.codes[i >> 1u];
+    if ((i & 1u) == 0u) {
+        let bits = (vec4<u32>(word << 8u, word << 8u, word, word) & vec4<u32>(0xf00u, 0xf000u, 0xf00u, 0xf000u))
+            | vec4<u32>(0x47000000u, 0x45000000u, 0x47000000u, 0x45000000u);
+        return block.scale * (bitcast<vec4<f32>>(bits) - vec4<f32>(32776.0, 2056.0, 32776.0, 2056.0));
+    }
+    let high = word >> 12u;
+    let bits = (vec4<u32>(word, high, high, high) & vec4<u32>(0xf0000u, 0xf00u, 0xf000u, 0xf0000u))
+        | vec4<u32>(0x43000000u, 0x47000000u, 0x45000000u, 0x43000000u);
+    return block.scale * (bitcast<vec4<f32>>(bits) - vec4<f32>(136.0, 32776.0, 2056.0, 136.0));
 }

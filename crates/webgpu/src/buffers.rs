@@ -64,5 +64,9 @@ impl Device {
 
 /// Little-endian bytes.
 pub(crate) fn bytes_of(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    let mut bytes = vec![0; words.len() * 4];
+    for (four, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+        *four = word.to_le_bytes();
+    }
+    bytes
 }

@@ -36,6 +36,8 @@ pub struct DeviceInfo {
     pub max_buffer_bytes: u64,
     /// Largest part of a buffer that a kernel sees, in bytes.
     pub max_binding_bytes: u64,
+    /// Bytes of workgroup memory that kernels may use.
+    pub workgroup_bytes: usize,
     /// Whether it has 16-bit floats, subgroups and timestamps.
     pub features: [bool; 3],
     /// Lanes of a subgroup, fewest and most.
@@ -96,6 +98,9 @@ pub enum Limits {
     Smallest,
 }
 
+/// The most workgroup memory that is asked for: with more, fewer workgroups share a processor.
+const WORKGROUP_BYTES: u32 = 32 << 10;
+
 /// An open device.
 pub(crate) struct Device {
     pub info: DeviceInfo,
@@ -130,6 +135,7 @@ fn info_of(number: usize, adapter: &wgpu::Adapter) -> DeviceInfo {
         },
         max_buffer_bytes: limits.max_buffer_size,
         max_binding_bytes: limits.max_storage_buffer_binding_size,
+        workgroup_bytes: limits.max_compute_workgroup_storage_size as usize,
         features: known.map(|feature| features.contains(feature)),
         subgroup_lanes: [info.subgroup_min_size, info.subgroup_max_size],
     }
@@ -192,15 +198,24 @@ impl Device {
             Limits::Adapter => wgpu::Limits {
                 max_buffer_size: own.max_buffer_size,
                 max_storage_buffer_binding_size: own.max_storage_buffer_binding_size,
+                max_compute_workgroup_storage_size: own
+                    .max_compute_workgroup_storage_size
+                    .min(WORKGROUP_BYTES),
                 ..smallest.or_worse_values_from(&own)
             },
         };
         check_limits(&info.name, &required_limits)?;
         info.max_buffer_bytes = required_limits.max_buffer_size;
+        info.workgroup_bytes = required_limits.max_compute_workgroup_storage_size as usize;
         info.max_binding_bytes = required_limits.max_storage_buffer_binding_size;
+        // For profiles: without it, calls are timed from the host.
+        let required_features = match limits {
+            Limits::Smallest => wgpu::Features::empty(),
+            Limits::Adapter => adapter.features() & wgpu::Features::TIMESTAMP_QUERY,
+        };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("mambo"),
-            required_features: wgpu::Features::empty(),
+            required_features,
             required_limits,
             ..Default::default()
         };

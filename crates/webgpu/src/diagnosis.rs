@@ -239,13 +239,13 @@ async fn try_probe(device: &Device, pipelines: &mut Pipelines, number: usize) ->
     }
 }
 
-/// The exponential may be off by a few units in the last place, and tiny ones by all of it.
+/// The exponential may be off where a compiler puts the two parts of ln 2 together again, and tiny ones by all of it.
 fn is_near(got: u32, want: u32, number: usize) -> bool {
     if PROBES[number].name != "the exponential" {
         return got == want;
     }
     let (got, want) = (f32::from_bits(got), f32::from_bits(want));
-    got == want || (got - want).abs() <= 2e-6 * want.abs() + 2e-38
+    got == want || (got - want).abs() <= 1e-5 * want.abs() + 2e-38
 }
 
 /// GB/s at which the device reads `bytes` of its memory, or as many as it binds, in a plain loop.
@@ -261,12 +261,12 @@ pub(crate) fn read_bandwidth(
     let vectors = bytes.min(most) / 16;
     let read = device.storage(vectors * 16, "memory that is read")?;
     let mut bench = Bench::new(device, pipelines, WORKGROUPS * 256)?;
+    let cache = device.storage(0, "nothing, either")?;
     let params = BandwidthParams { vectors: narrow(vectors), threads: narrow(WORKGROUPS * 256) }.words();
-    let unused = bench.unused.clone();
     let mut best = f64::INFINITY;
     for pass in 0..=PASSES {
         let begin = std::time::Instant::now();
-        bench.run(&Specialisation::new(&BANDWIDTH), &params, [&read, &unused], [WORKGROUPS, 1])?;
+        bench.run(&Specialisation::new(&BANDWIDTH), &params, [&read, &cache], [WORKGROUPS, 1])?;
         device.device.poll(wgpu::PollType::wait_indefinitely()).ok();
         // The first one compiles, and clears the memory.
         if pass > 0 {

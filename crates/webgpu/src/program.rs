@@ -9,7 +9,8 @@ use mambo_kernel::{BackendError, Call, CallTime, Op, Program, StepInputs, Weight
 use crate::buffers::bytes_of;
 use crate::caches::Caches;
 use crate::device::Device;
-use crate::kernels::binding::{Binding, Launch, StepFacts};
+use crate::fusion::Fusion;
+use crate::kernels::binding::{Binding, Launch, Norm, StepFacts};
 use crate::kernels::declaration::Bind;
 use crate::kernels::step;
 use crate::pipelines::{Bindings, PARAMS_BYTES, Pipelines};
@@ -98,13 +99,35 @@ impl Compiled {
         vectors: &mut Vectors,
     ) -> Result<(Vec<Vec<Launch>>, usize), BackendError> {
         let (mut all, mut most) = (Vec::with_capacity(self.program.calls.len()), 0);
-        for call in &self.program.calls {
+        let fusion = Fusion::of(&self.program, around.device.info.workgroup_bytes);
+        for (index, call) in self.program.calls.iter().enumerate() {
             let need = Cell::new(0);
+            let norm =
+                fusion.norm_of[index].map(|norm| self.norm(around, vectors, &self.program.calls[norm]));
             let mut binding = self.binding(around, vectors, call, &need)?;
+            binding.norm = norm.transpose()?;
+            binding.is_absorbed = fusion.is_absorbed[index];
             all.push((around.binds[call.kernel])(&mut binding)?);
             most = most.max(need.get());
         }
         Ok((all, most))
+    }
+
+    /// What a product has to know of the norm that it does itself.
+    fn norm(&self, around: &Surroundings, vectors: &mut Vectors, call: &Call) -> Result<Norm, BackendError> {
+        let need = Cell::new(0);
+        let binding = self.binding(around, vectors, call, &need)?;
+        match call.op {
+            Op::RmsNorm { eps } => {
+                let x = binding.input(0);
+                Ok(Norm { x, weight: binding.vector(0, call.inputs[0].cols)?, eps, groups: 1 })
+            }
+            Op::SsmStep { dims, eps } => {
+                let x = binding.output(0);
+                Ok(Norm { x, weight: binding.vector(5, dims.inner())?, eps, groups: dims.groups })
+            }
+            _ => binding.wrong_op(),
+        }
     }
 
     fn binding<'a>(
@@ -130,6 +153,9 @@ impl Compiled {
             max_tokens: self.program.max_tokens,
             max_wanted: self.program.max_wanted,
             places: around.places,
+            norm: None,
+            is_absorbed: false,
+            workgroup_bytes: around.device.info.workgroup_bytes,
             need,
             kv: around.caches.kv(layer),
             slots: around.caches.slots(layer),
@@ -210,6 +236,17 @@ impl Compiled {
 
     /// Encodes a part of a step in one pass.
     pub fn encode(&self, encoder: &mut wgpu::CommandEncoder, step: &StepInputs, part: Part) {
+        self.encode_timed(encoder, step, part, None);
+    }
+
+    /// The same, with places for the times at which the pass begins and ends.
+    pub fn encode_timed(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        step: &StepInputs,
+        part: Part,
+        timestamp_writes: Option<wgpu::ComputePassTimestampWrites>,
+    ) {
         let (_, bound) = self.bound.as_ref().expect("a program is bound before it is encoded");
         let facts = StepFacts::of(step);
         let chooser = self.chooser.unwrap_or(bound.calls.len());
@@ -219,7 +256,8 @@ impl Compiled {
             Part::Choosing => (false, chooser..bound.calls.len(), true),
             Part::Call(call) => (call == 0, call..call + 1, call + 1 == bound.calls.len()),
         };
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        let mut pass =
+            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
         let before = bound.begin.iter().filter(|_| begins && facts.takes_rows);
         let after = bound.end.iter().filter(|_| ends);
         for bound in before.chain(bound.calls[calls].iter().flatten()).chain(after) {

@@ -26,12 +26,16 @@ macro_rules! headers {
 /// Files that kernels may include.
 const HEADERS: &[(&str, &str)] = headers![
     "activation.wgsl",
+    "arena_vectors.wgsl",
+    "arena_words.wgsl",
     "choice.wgsl",
     "common.wgsl",
     "delta.wgsl",
     "kv.wgsl",
     "math.wgsl",
     "numbers.wgsl",
+    "product.wgsl",
+    "rms.wgsl",
     "slot.wgsl",
     "sums.wgsl",
     "weight_bf16.wgsl",
@@ -96,6 +100,7 @@ impl Specialisation {
                 .choices
                 .iter()
                 .fold(name.to_owned(), |name, (choice, value)| name.replace(&format!("${choice}"), value));
+            let name = name.replace("$ARENA", "words");
             if included.contains(&name) {
                 continue;
             }

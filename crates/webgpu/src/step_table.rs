@@ -9,8 +9,9 @@ const NO_MASK: u32 = u32::MAX;
 /// Rows along a grid's y; the rest stand along z.
 pub(crate) const GRID_ROWS: u32 = 1 << 15;
 
-/// Words of the header, by name: counts, offsets of arrays in the table, and words of the arena's buffer.
-const HEADER: [&str; 21] = [
+/// Words of the header, by name: counts, offsets of arrays in the table, words of the arena's buffer, and a zero that no
+/// compiler knows.
+const HEADER: [&str; 22] = [
     "ROWS",
     "WANTED_ROWS",
     "SEGMENT_COUNT",
@@ -32,6 +33,7 @@ const HEADER: [&str; 21] = [
     "HIDDEN_ROWS",
     "HIDDEN",
     "END",
+    "ZERO",
 ];
 
 /// The definitions that every kernel reads: the header and the contract's constants.

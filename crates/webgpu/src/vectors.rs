@@ -19,8 +19,9 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
-    /// Adds words and returns where they start.
+    /// Adds words and returns where they start: on a multiple of four, which some kernels read at once.
     pub fn add(&mut self, words: impl IntoIterator<Item = u32>) -> u32 {
+        self.words.resize(self.words.len().next_multiple_of(4), 0);
         let at = self.words.len();
         self.words.extend(words);
         crate::params::narrow(at)
@@ -48,7 +49,7 @@ impl Vectors {
             Some(buffer) if buffer.size() >= bytes as u64 => buffer,
             _ => {
                 self.uploaded = 0;
-                device.storage(bytes.next_power_of_two(), "norms, biases and other small weights")?
+                device.storage(bytes.next_power_of_two().max(16), "norms, biases and other small weights")?
             }
         };
         device.write(&buffer, self.uploaded as u64, &self.words[self.uploaded..]);

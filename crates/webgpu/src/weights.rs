@@ -166,16 +166,18 @@ fn load_matrix(
     let [experts, outputs, cols] = dims;
     let rows = experts * outputs;
     let shards = make_shards(device, key, form, dims)?;
-    let mut writer = Writer { device, shards: &shards, packed: Packed::default(), shard: 0, first: 0 };
+    let dtype = source.dtype();
     each_part(key, source, [rows, cols], |part, before, row_bytes| {
-        for (index, stored) in part.bytes.chunks_exact(row_bytes).enumerate() {
-            let factor = part.row_scale(index);
-            let pushed = writer.push(before + index, source.dtype(), stored, cols, factor);
-            pushed.map_err(|problem| wrong(key, source, &problem))?;
+        for jobs in batches(&shards, before..before + part.bytes.len() / row_bytes) {
+            let packed = pack(&jobs, |row, packed: &mut Packed, layout: &Layout| {
+                let at = row - before;
+                let stored = &part.bytes[at * row_bytes..][..row_bytes];
+                packed.push(layout, dtype, stored, cols, part.row_scale(at))
+            });
+            write(device, &packed.map_err(|problem| wrong(key, source, &problem))?);
         }
         Ok(())
     })?;
-    writer.flush();
     device.faults.check(&format!("loading weight `{}`", key.name))?;
     Ok(Matrix { form, dims, shards })
 }
@@ -207,52 +209,71 @@ fn make_shards(
     (0..rows).step_by(at_once).map(shard).collect()
 }
 
-/// Packs rows and writes them some at a time.
-struct Writer<'a> {
-    device: &'a Device,
-    shards: &'a [Shard],
-    packed: Packed,
-    /// The shard that is being filled.
-    shard: usize,
-    /// The first packed row, in the shard.
-    first: usize,
+/// Rows of one shard that are packed by one thread.
+struct Job<'a> {
+    shard: &'a Shard,
+    rows: Range<usize>,
 }
 
-impl Writer<'_> {
-    fn push(
-        &mut self,
-        row: usize,
-        dtype: DType,
-        stored: &[u8],
-        cols: usize,
-        factor: f32,
-    ) -> Result<(), String> {
-        if row >= self.shards[self.shard].rows.end {
-            self.flush();
-            (self.shard, self.first) = (self.shard + 1, 0);
-        }
-        let layout = self.shards[self.shard].layout;
-        self.packed.push(&layout, dtype, stored, cols, factor)?;
-        if self.packed.codes.len() >= WORDS_AT_ONCE {
-            self.flush();
-        }
-        Ok(())
+/// Rows cut into jobs within shards, a round of jobs after the other: one for each thread of this machine.
+fn batches(shards: &[Shard], rows: Range<usize>) -> Vec<Vec<Job<'_>>> {
+    let mut jobs = Vec::new();
+    for shard in shards {
+        let (start, end) = (rows.start.max(shard.rows.start), rows.end.min(shard.rows.end));
+        let at_once = (WORDS_AT_ONCE / shard.layout.row_words().max(1)).max(1);
+        jobs.extend(
+            (start..end).step_by(at_once).map(|first| Job { shard, rows: first..(first + at_once).min(end) }),
+        );
     }
+    let mut jobs = jobs.into_iter().peekable();
+    let mut rounds = Vec::new();
+    while jobs.peek().is_some() {
+        rounds.push(jobs.by_ref().take(threads()).collect());
+    }
+    rounds
+}
 
-    fn flush(&mut self) {
-        let Shard { buffer, layout, .. } = &self.shards[self.shard];
-        let Packed { codes, scales, supers, factors } = std::mem::take(&mut self.packed);
-        let first = self.first;
+/// Threads that pack; in a browser there is one.
+fn threads() -> usize {
+    match cfg!(target_family = "wasm") {
+        true => 1,
+        false => std::thread::available_parallelism().map_or(1, |count| count.get().min(16)),
+    }
+}
+
+/// Packs jobs side by side.
+fn pack<'a, 'b>(
+    jobs: &'b [Job<'a>],
+    push: impl Fn(usize, &mut Packed, &Layout) -> Result<(), String> + Sync,
+) -> Result<Vec<(&'b Job<'a>, Packed)>, String> {
+    let one = |job: &'b Job<'a>| {
+        let mut packed = Packed::default();
+        job.rows.clone().try_for_each(|row| push(row, &mut packed, &job.shard.layout))?;
+        Ok((job, packed))
+    };
+    if let [job] = jobs {
+        return Ok(vec![one(job)?]);
+    }
+    std::thread::scope(|scope| {
+        let running: Vec<_> = jobs.iter().map(|job| scope.spawn(|| one(job))).collect();
+        running.into_iter().map(|thread| thread.join().expect("packing does not panic")).collect()
+    })
+}
+
+/// Queues writing packed rows.
+fn write(device: &Device, packed: &[(&Job, Packed)]) {
+    for (Job { shard, rows }, Packed { codes, scales, supers, factors }) in packed {
+        let layout = shard.layout;
+        let first = rows.start - shard.rows.start;
         let parts = [
             (0, layout.row_words(), codes),
             (layout.scales, layout.scale_words, scales),
             (layout.supers, layout.super_words, supers),
             (layout.factors, 1, factors),
         ];
-        for (start, row_words, words) in &parts {
-            self.device.write(buffer, (start + first * row_words) as u64, words);
+        for (start, row_words, words) in parts {
+            device.write(&shard.buffer, (start + first * row_words) as u64, words);
         }
-        self.first += parts[3].2.len();
-        self.device.flush();
     }
+    device.flush();
 }

@@ -9,7 +9,7 @@ use mambo_runtime::{DEFAULT_CONTEXT, GenerateOptions, LoadOptions, SamplingParam
 use mambo_testkit::contract::{Report, check_all};
 use serde_json::{Value, json};
 
-use crate::args::BackendArgs;
+use crate::args::{BackendArgs, BackendName};
 use crate::bandwidth::read_bandwidth;
 use crate::gpus::{self, Gpus};
 use crate::hints::one_sentence;
@@ -21,6 +21,12 @@ use crate::{machine, open};
 /// `mambo doctor`
 #[derive(Args)]
 pub struct DoctorArgs {
+    /// Check only this backend; with webgpu also the device, from a bare dispatch up
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub backend: BackendName,
+    /// Number of the GPU, counted from 0, with --backend webgpu
+    #[arg(long, value_name = "N")]
+    pub device: Option<usize>,
     /// Leave out the contract checks of the kernels
     #[arg(long)]
     pub quick: bool,
@@ -63,18 +69,26 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     if !args.json {
         put(&machine_text(&machine))?;
     }
-    let mut checks = vec![Check { name: "built-in model".to_owned(), result: check_model() }];
+    let mut checks =
+        vec![Check { name: "built-in model".to_owned(), result: check_model(BackendArgs::cpu(None)) }];
     show(args, &checks[0])?;
-    let sets = if args.quick { Vec::new() } else { Isa::available() };
-    for isa in sets {
+    let checks_cpu = matches!(args.backend, BackendName::Auto | BackendName::Cpu) && !args.quick;
+    for isa in if checks_cpu { Isa::available() } else { Vec::new() } {
         let check = Check { name: format!("kernels {isa}"), result: check_kernels(isa) };
         show(args, &check)?;
         checks.push(check);
     }
-    if let Some(gpu) = gpus::usable().filter(|_| !args.quick) {
+    let checks_cuda = matches!(args.backend, BackendName::Auto | BackendName::Cuda) && !args.quick;
+    if let Some(gpu) = gpus::usable().filter(|_| checks_cuda) {
         let check = Check { name: "kernels cuda".to_owned(), result: check_gpu(gpu) };
         show(args, &check)?;
         checks.push(check);
+    }
+    if args.backend == BackendName::WebGpu {
+        for check in check_any_gpu(args)? {
+            show(args, &check)?;
+            checks.push(check);
+        }
     }
     let failed: Vec<&str> = checks.iter().filter(|c| c.result.is_err()).map(|c| c.name.as_str()).collect();
     if args.json {
@@ -185,18 +199,18 @@ fn machine_text(m: &Value) -> String {
 }
 
 /// The built-in model must go on as it always does.
-fn check_model() -> Result<String, String> {
-    let said = continue_text().map_err(|error| one_sentence(&error))?;
+fn check_model(place: BackendArgs) -> Result<String, String> {
+    let said = continue_text(place).map_err(|error| one_sentence(&error))?;
     match said == ANSWER {
         true => Ok(format!("`{QUESTION}` goes on as it should")),
         false => Err(format!("`{QUESTION}` goes on with `{said}` instead of `{ANSWER}`")),
     }
 }
 
-fn continue_text() -> Result<String> {
+fn continue_text(place: BackendArgs) -> Result<String> {
     let model = open::model(None)?;
     let text = model.text()?;
-    let mut engine = open::engine(&model, BackendArgs::cpu(None), &LoadOptions::default())?;
+    let mut engine = open::engine(&model, place, &LoadOptions::default())?;
     let greedy = Some(SamplingParams::default());
     let options = GenerateOptions { max_tokens: Some(ANSWER_TOKENS), sampling: greedy };
     let prompt = text.plain(QUESTION);
@@ -220,6 +234,36 @@ fn check_kernels(isa: Isa) -> Result<String, String> {
 fn check_gpu(device: usize) -> Result<String, String> {
     let place = BackendArgs { device: Some(device), ..BackendArgs::default() };
     check_contracts(&mut open::gpu(place).map_err(|error| one_sentence(&error))?)
+}
+
+/// A GPU through whatever interface it has: the device's own checks, the built-in model, contracts.
+fn check_any_gpu(args: &DoctorArgs) -> Result<Vec<Check>> {
+    let place = BackendArgs { backend: BackendName::WebGpu, device: args.device, threads: None };
+    let mut gpu = open::any_gpu(place)?;
+    let device = gpu.device();
+    let [halves, subgroups, _] = device.features;
+    let has = |feature: bool| if feature { "has" } else { "lacks" };
+    let text = format!(
+        "{device}, {}, binds {}, {} 16-bit floats, {} subgroups",
+        device.driver,
+        human_bytes(device.max_binding_bytes),
+        has(halves),
+        has(subgroups)
+    );
+    let mut checks = vec![Check { name: "device".to_owned(), result: Ok(text) }];
+    let tried = mambo_webgpu::block_on(gpu.diagnose());
+    checks.extend(tried.into_iter().map(|tried| Check {
+        name: tried.name.to_owned(),
+        result: tried.result.map(|()| "as it should be".to_owned()),
+    }));
+    let rate = gpu.read_bandwidth(256 << 20).map_err(|error| error.to_string());
+    checks.push(Check { name: "reading".to_owned(), result: rate.map(|rate| format!("{rate:.0} GB/s")) });
+    let result = check_model(place);
+    checks.push(Check { name: "model on the GPU".to_owned(), result });
+    if !args.quick {
+        checks.push(Check { name: "kernels webgpu".to_owned(), result: check_contracts(&mut gpu) });
+    }
+    Ok(checks)
 }
 
 fn check_contracts(backend: &mut dyn Backend) -> Result<String, String> {

@@ -120,6 +120,14 @@ DEVICE void load_shared1(u32* to, u32 from) {
     memcpy(to, emulated::shared_pointer(from, 4, 4), 4);
 }
 
+// --- Counters ---------------------------------------------------------------------------------------------------
+
+DEVICE u32 arrive(u32* counter, u32 last) {
+    u32 before = *counter;
+    *counter = before >= last ? 0 : before + 1;
+    return before;
+}
+
 // --- Matrix units -----------------------------------------------------------------------------------------------
 // An element of d is d plus the sum of sixteen products, rounded once; wgmma.cuh computes the same.
 

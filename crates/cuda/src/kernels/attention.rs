@@ -1,6 +1,8 @@
 //! `attention`: over f16 caches on tensor cores, over all others in f32.
 
-use mambo_kernel::{Attention, AttentionDims, BackendError, KvElem, KvTypes, Op, OpKind, PAGE_TOKENS, Site};
+use mambo_kernel::{
+    Attention, AttentionDims, BackendError, KvElem, KvTypes, Op, OpKind, PAGE_TOKENS, Phase, Site,
+};
 
 use super::binding::{Binding, DeviceFacts};
 use super::declaration::Declaration;
@@ -36,6 +38,9 @@ c_struct! {
         divided_rows: u32,
         most_blocks: u32,
         most_items: u32,
+        /// Whether attention_split appends keys and values; then every segment has one row.
+        appends: u32,
+        unused: u32,
         /// What those blocks leave to attention_merge.
         results: Ptr<f32>,
     }
@@ -50,6 +55,12 @@ static PLAIN: Source = Source {
 static SPLIT: Source = Source {
     stem: "attention_split",
     text: include_str!("../../kernels/attention_split.cu"),
+    structs: &[AttentionParams::c_text],
+};
+
+static MERGE: Source = Source {
+    stem: "attention_merge",
+    text: include_str!("../../kernels/attention_merge.cu"),
     structs: &[AttentionParams::c_text],
 };
 
@@ -105,7 +116,7 @@ impl Kernels {
     /// `AttentionShared` in attention.cu.
     fn plain_shared(&self) -> u32 {
         let n = self.dims.head_dim;
-        (4 * (HEAD_TILE * n + UNIT * (n | 1) + HEAD_TILE * (UNIT + 4))) as u32
+        (4 * (HEAD_TILE * n + UNIT * (n | 1) + HEAD_TILE * (UNIT + 6))) as u32
     }
 
     fn plain(&self, entry: &'static str) -> Specialisation {
@@ -145,8 +156,12 @@ impl Kernels {
         }
     }
 
-    fn split(&self, entry: &'static str) -> Specialisation {
-        self.sized(&SPLIT, entry)
+    fn split(&self) -> Specialisation {
+        self.sized(&SPLIT, "attention_split")
+    }
+
+    fn merge(&self) -> Specialisation {
+        self.sized(&MERGE, "attention_merge")
     }
 
     fn tile(&self, warps: usize) -> Specialisation {
@@ -173,7 +188,7 @@ pub(crate) fn released_sizes(arch: Arch) -> Vec<Specialisation> {
         let kernels = Kernels { dims, types, capped: false };
         let warps = kernels.tile_warps(most_shared_bytes(arch));
         let tile = (warps > 0).then(|| kernels.tile(warps).expecting(Expects::Mma));
-        let split = ["attention_split", "attention_merge"].map(|entry| kernels.split(entry));
+        let split = [kernels.split().expecting(Expects::Mma), kernels.merge()];
         split.into_iter().chain([kernels.plain("attention_append")]).chain(tile).collect::<Vec<_>>()
     });
     all.concat()
@@ -183,13 +198,12 @@ pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
     let released = AttentionDims { q_heads: 32, kv_heads: 2, head_dim: 128 };
     let plain = |types| {
         let kernels = Kernels { dims: released, types, capped: false };
-        [kernels.plain("attention_append"), kernels.plain("attention")]
+        [kernels.plain("attention_append"), kernels.plain("attention"), kernels.merge()]
     };
     let mut kernels = KvElem::ALL.map(|elem| plain(KvTypes::both(elem))).concat();
     let tensor = Kernels { dims: released, types: KvTypes::both(KvElem::F16), capped: false };
     let warps = tensor.tile_warps(most_shared_bytes(arch));
-    kernels.push(tensor.split("attention_split").expecting(Expects::Mma));
-    kernels.push(tensor.split("attention_merge"));
+    kernels.push(tensor.split().expecting(Expects::Mma));
     if warps > 0 {
         kernels.push(tensor.tile(warps).expecting(Expects::Mma));
     }
@@ -199,10 +213,25 @@ pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
         }
         _ => false,
     };
-    vec![Declaration::new(OpKind::Attention, "f32", kernels, bind).offering(|row| row.accepting(accepts))]
+    let is_row = move |site: &Site| site.phase == Phase::Decode && accepts(site);
+    vec![
+        Declaration::new(OpKind::Attention, "row.f32", kernels.clone(), bind_rows)
+            .offering(|row| row.accepting(is_row)),
+        Declaration::new(OpKind::Attention, "f32", kernels, bind).offering(|row| row.accepting(accepts)),
+    ]
 }
 
+/// Of segments of any length.
 fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
+    bind_any(binding, false)
+}
+
+/// Of one token per sequence.
+fn bind_rows(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
+    bind_any(binding, true)
+}
+
+fn bind_any(binding: &Binding, is_row: bool) -> Result<Vec<Launch>, BackendError> {
     let Op::Attention(attention) = binding.call.op else { binding.wrong_op() };
     let (dims, pool, tokens) = (attention.dims, binding.kv(), binding.bucket.tokens);
     let kernels = Kernels { dims, types: pool.types, capped: attention.soft_cap.is_some() };
@@ -225,24 +254,27 @@ fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
         divided_rows: 0,
         most_blocks: 1,
         most_items: 1,
+        appends: u32::from(is_row && kernels.is_tensor()),
+        unused: 0,
         results: Ptr::NULL,
     };
-    let appended = (2 * tokens * dims.kv_heads) as u32;
-    let append = |params: &AttentionParams| {
-        let blocks = appended.div_ceil(APPEND_WARPS);
-        Launch::new(kernels.plain("attention_append"), params).grid([blocks, 1, 1]).block(32 * APPEND_WARPS)
-    };
     let heads = (dims.kv_heads * kernels.head_tiles()) as u32;
-    if !kernels.is_tensor() {
+    divide(binding, &kernels, tokens, heads, &mut params);
+    let mut launches = Vec::new();
+    if params.appends == 0 {
+        let blocks = ((2 * tokens * dims.kv_heads) as u32).div_ceil(APPEND_WARPS);
+        let append = Launch::new(kernels.plain("attention_append"), &params);
+        launches.push(append.grid([blocks, 1, 1]).block(32 * APPEND_WARPS));
+    }
+    if kernels.is_tensor() {
+        launches.extend(tensor_launches(&kernels, &params, binding.facts, tokens, heads));
+    } else {
         let launch = Launch::new(kernels.plain("attention"), &params)
-            .grid([tokens as u32, heads, 1])
+            .grid([tokens as u32, heads, params.most_blocks])
             .block(THREADS)
             .shared(kernels.plain_shared());
-        return Ok(vec![append(&params), launch]);
+        launches.extend([launch, merge(&kernels, &params)]);
     }
-    divide(binding, &kernels, tokens, heads, &mut params);
-    let mut launches = vec![append(&params)];
-    launches.extend(tensor_launches(&kernels, &params, binding.facts, tokens, heads));
     Ok(launches)
 }
 
@@ -257,6 +289,12 @@ fn divide(binding: &Binding, kernels: &Kernels, tokens: usize, heads: u32, param
     params.results = binding.scratch(results * size_of::<f32>()).cast();
 }
 
+fn merge(kernels: &Kernels, params: &AttentionParams) -> Launch {
+    Launch::new(kernels.merge(), params)
+        .grid([params.divided_rows, kernels.dims.q_heads as u32, 1])
+        .block((kernels.dims.head_dim as u32).next_multiple_of(32))
+}
+
 fn tensor_launches(
     kernels: &Kernels,
     params: &AttentionParams,
@@ -265,21 +303,17 @@ fn tensor_launches(
     heads: u32,
 ) -> Vec<Launch> {
     let warps = kernels.tile_warps(facts.shared_bytes);
-    let with_tiles = warps > 0 && tokens >= TILE_ROWS as usize;
+    let with_tiles = params.appends == 0 && warps > 0 && tokens >= TILE_ROWS as usize;
     let params = AttentionParams { tile_rows: if with_tiles { TILE_ROWS } else { u32::MAX }, ..*params };
-    let dims = kernels.dims;
-    let split = Launch::new(kernels.split("attention_split"), &params)
+    let split = Launch::new(kernels.split(), &params)
         .grid([params.divided_rows, heads, params.most_blocks])
         .block(128)
         .shared(kernels.split_shared());
-    let merge = Launch::new(kernels.split("attention_merge"), &params)
-        .grid([params.divided_rows, dims.q_heads as u32, 1])
-        .block(dims.head_dim as u32);
-    let mut launches = vec![split, merge];
+    let mut launches = vec![split, merge(kernels, &params)];
     if with_tiles {
         let rows = warps * (HEAD_TILE / kernels.group());
         let tile = Launch::new(kernels.tile(warps), &params)
-            .grid([tokens.div_ceil(rows) as u32, dims.kv_heads as u32, 1])
+            .grid([tokens.div_ceil(rows) as u32, kernels.dims.kv_heads as u32, 1])
             .block(32 * warps as u32)
             .shared(kernels.tile_shared(warps));
         launches.push(tile);

@@ -70,12 +70,12 @@ pub(crate) fn released_sizes(arch: Arch) -> Vec<Specialisation> {
     [
         matmul::released_sizes(arch),
         attention::released_sizes(arch),
-        slot::RELEASED_MIXERS.map(ssm_sizes).concat(),
+        slot::RELEASED_MIXERS.map(|dims| ssm_sizes(&dims, arch)).concat(),
     ]
     .concat()
 }
 
 /// The kernels of a mixer of this size, for states of every type.
-fn ssm_sizes(dims: mambo_kernel::SsmDims) -> Vec<Specialisation> {
-    [ssm_step::sizes(&dims), ssm_scan::sizes(&dims)].concat()
+fn ssm_sizes(dims: &mambo_kernel::SsmDims, arch: Arch) -> Vec<Specialisation> {
+    [ssm_step::sizes(dims), ssm_scan::sizes(dims, arch)].concat()
 }

@@ -1,6 +1,6 @@
 //! Rows of private types: the op `quantize`, and what kernels that round their output as they write it share.
 
-use mambo_kernel::{BackendError, Elem, Op, OpKind, Site};
+use mambo_kernel::{BackendError, Elem, Op, OpKind, Operand, Place, Site};
 
 use super::binding::Binding;
 use super::declaration::Declaration;
@@ -47,6 +47,15 @@ pub(crate) fn rounds(_: &Site, elem: Elem) -> bool {
     elem == F16 || elem == BF16X2
 }
 
+/// Whether kernels can read and write an operand's f32 rows in vectors of four.
+pub(crate) fn is_in_fours(operand: &Operand) -> bool {
+    let start = match operand.place {
+        Place::Arena(offset) | Place::Hidden(offset) => offset,
+        Place::TokenIds | Place::Wanted => return false,
+    };
+    start.is_multiple_of(16) && operand.stride_bytes.is_multiple_of(16) && operand.cols.is_multiple_of(4)
+}
+
 /// The rounded output of a call and its kind.
 pub(crate) fn rounded(binding: &Binding) -> (View, u32) {
     (binding.rounded(), binding.call.rounded.map_or(0, |operand| kind(operand.elem)))
@@ -56,8 +65,17 @@ fn kernel(threads: u32) -> Specialisation {
     Specialisation::new(&SOURCE, "quantize").define("THREADS", threads)
 }
 
+/// Rows from which on a warp takes one, where it can hold it: in fours, so many columns at most.
+const MANY_ROWS: u32 = 1024;
+const MANY_COLS: u32 = 2048;
+const MANY_WARPS: u32 = 8;
+
+fn many_kernel() -> Specialisation {
+    Specialisation::new(&SOURCE, "quantize_many").define("THREADS", 32)
+}
+
 pub(crate) fn declare(_: Arch) -> Vec<Declaration> {
-    let kernels = ROW_THREADS.map(kernel).to_vec();
+    let kernels = [ROW_THREADS.map(kernel).to_vec(), vec![many_kernel()]].concat();
     let accepts = |site: &Site| matches!(site.op, Op::Quantize(elem) if rounds(site, *elem));
     vec![Declaration::new(OpKind::Quantize, "f32", kernels, bind).offering(|row| row.accepting(accepts))]
 }
@@ -66,6 +84,11 @@ fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::Quantize(elem) = binding.call.op else { binding.wrong_op() };
     let (x, out) = (binding.input(0), binding.output(0));
     let params = QuantizeParams { step: binding.step, x, out, kind: kind(elem), unused: 0 };
+    let is_in_fours = x.cols.is_multiple_of(4) && x.stride.is_multiple_of(16);
+    if elem == F16 && binding.rows() >= MANY_ROWS && x.cols <= MANY_COLS && is_in_fours {
+        let blocks = binding.rows().div_ceil(MANY_WARPS);
+        return Ok(vec![Launch::new(many_kernel(), &params).grid([blocks, 1, 1]).block(32 * MANY_WARPS)]);
+    }
     let threads = row_threads(x.cols);
     Ok(vec![Launch::new(kernel(threads), &params).grid([binding.rows(), 1, 1]).block(threads)])
 }

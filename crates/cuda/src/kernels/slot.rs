@@ -84,9 +84,9 @@ pub(crate) fn sized(kernel: Specialisation, dims: &SsmDims, elem: StateElem, sha
 /// Shared memory of the chunk of a Mamba-2 scan (`ChunkShared` in ssm_chunk.cuh).
 pub(crate) fn chunk_shared_bytes(dims: &SsmDims) -> u32 {
     let (blocks, pitch) = (dims.state.div_ceil(32), PART_CHANNELS + 8);
-    // Halves of B and C, of x twice and of the weights; x; what the state gives; four numbers of every position.
+    // Halves of B and C, of x twice and of the weights; x; what the state gives; four numbers of every position, twice.
     let split = 4 * (2 * (32 * blocks + 8) + 3 * pitch);
-    let floats = PART_CHANNELS + 1 + blocks * pitch + 4;
+    let floats = PART_CHANNELS + 1 + blocks * pitch + 8;
     (SSM_CHUNK * (split + 4 * floats)) as u32
 }
 

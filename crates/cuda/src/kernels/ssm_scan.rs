@@ -5,8 +5,8 @@ use mambo_kernel::{BackendError, Op, OpKind, SSM_CHUNK, Site, SsmDims, StateElem
 use super::binding::Binding;
 use super::declaration::Declaration;
 use super::slot::{
-    ODD, RELEASED, SlotView, chunk_shared_bytes, chunk_threads, head_blocks, is_scannable, segment_blocks,
-    sized,
+    ODD, PART_CHANNELS, RELEASED, SlotView, chunk_shared_bytes, chunk_threads, is_scannable,
+    most_shared_bytes, segment_blocks, sized,
 };
 use crate::arch::Arch;
 use crate::launch::Launch;
@@ -32,23 +32,33 @@ static SOURCE: Source = Source {
     structs: &[SlotView::c_text, SsmScanParams::c_text],
 };
 
-fn kernel(entry: &'static str, dims: &SsmDims, elem: StateElem) -> Specialisation {
-    sized(Specialisation::new(&SOURCE, entry), dims, elem, chunk_shared_bytes(dims))
+/// Bytes of shared memory beside a block's chunks (`ScanShared` in ssm_scan.cu).
+const BESIDE_CHUNKS: u32 = 64;
+
+/// Chunks that a block works on at a time: one is prepared beside the one that is computed, where there is room.
+fn chunks(dims: &SsmDims, shared_bytes: u32) -> u32 {
+    if 2 * chunk_shared_bytes(dims) + BESIDE_CHUNKS <= shared_bytes { 2 } else { 1 }
+}
+
+fn kernel(entry: &'static str, dims: &SsmDims, elem: StateElem, chunks: u32) -> Specialisation {
+    let kernel = Specialisation::new(&SOURCE, entry).define("CHUNKS", chunks);
+    sized(kernel, dims, elem, chunk_shared_bytes(dims))
 }
 
 /// The kernels of these sizes, for states of every type.
-pub(crate) fn sizes(dims: &SsmDims) -> Vec<Specialisation> {
-    StateElem::ALL.map(|elem| both(dims, elem)).concat()
+pub(crate) fn sizes(dims: &SsmDims, arch: Arch) -> Vec<Specialisation> {
+    StateElem::ALL.map(|elem| both(dims, elem, arch)).concat()
 }
 
-fn both(dims: &SsmDims, elem: StateElem) -> [Specialisation; 2] {
-    [kernel("ssm_scan", dims, elem).expecting(Expects::Mma), kernel("ssm_scan_store", dims, elem)]
+fn both(dims: &SsmDims, elem: StateElem, arch: Arch) -> [Specialisation; 2] {
+    let kernel = |entry| kernel(entry, dims, elem, chunks(dims, most_shared_bytes(arch)));
+    [kernel("ssm_scan").expecting(Expects::Mma), kernel("ssm_scan_store")]
 }
 
 pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
-    let kernels = [sizes(&RELEASED), both(&ODD, StateElem::F16).to_vec()].concat();
+    let kernels = [sizes(&RELEASED, arch), both(&ODD, StateElem::F16, arch).to_vec()].concat();
     let accepts = move |site: &Site| match site.op {
-        Op::SsmScan(dims) => is_scannable(dims, chunk_shared_bytes(dims), arch),
+        Op::SsmScan(dims) => is_scannable(dims, chunk_shared_bytes(dims) + BESIDE_CHUNKS, arch),
         _ => false,
     };
     vec![Declaration::new(OpKind::SsmScan, "f32", kernels, bind).offering(|row| row.accepting(accepts))]
@@ -68,12 +78,13 @@ fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
     };
     let (tokens, elem) = (binding.bucket.tokens, pool.layout.elem);
     let segments = segment_blocks(tokens);
-    let scan = Launch::new(kernel("ssm_scan", &dims, elem), &params)
-        .grid([head_blocks(&dims), segments, 1])
-        .block(chunk_threads(&dims))
-        .shared(chunk_shared_bytes(&dims));
+    let chunks = chunks(&dims, binding.facts.shared_bytes);
+    let kernel = |entry| kernel(entry, &dims, elem, chunks);
+    let scan = Launch::new(kernel("ssm_scan"), &params)
+        .grid([dims.heads as u32, segments, dims.head_dim.div_ceil(PART_CHANNELS) as u32])
+        .block(2 * chunk_threads(&dims))
+        .shared(chunks * chunk_shared_bytes(&dims) + BESIDE_CHUNKS);
     let rows = tokens.min(SSM_CHUNK) as u32;
-    let store =
-        Launch::new(kernel("ssm_scan_store", &dims, elem), &params).grid([rows, segments, 1]).block(256);
+    let store = Launch::new(kernel("ssm_scan_store"), &params).grid([rows, segments, 1]).block(256);
     Ok(vec![scan, store])
 }

@@ -1,14 +1,14 @@
-//! `ssm_step`.
+//! `ssm_step`: of short segments, and of one token per sequence in one launch.
 
-use mambo_kernel::{BackendError, Op, OpKind, Phase, Site, SsmDims, StateElem};
+use mambo_kernel::{BackendError, Op, OpKind, Phase, SSM_CHUNK, Site, SsmDims, StateElem};
 
 use super::binding::Binding;
 use super::declaration::Declaration;
-use super::gated_group_norm::{MOST_CHANNELS, NORM_BLOCK};
-use super::round::{rounded, rounds};
+use super::gated_group_norm::{MOST_CHANNELS, NORM_BLOCK, NORM_PIECE, norm_shared_bytes};
+use super::round::{is_in_fours, rounded, rounds};
 use super::slot::{
-    ODD, RELEASED, SlotView, chunk_shared_bytes, chunk_threads, head_blocks, is_scannable, segment_blocks,
-    sized,
+    ODD, PART_CHANNELS, RELEASED, SlotView, chunk_shared_bytes, chunk_threads, head_blocks, is_scannable,
+    segment_blocks, sized,
 };
 use crate::arch::Arch;
 use crate::launch::Launch;
@@ -31,6 +31,8 @@ c_struct! {
         slots: SlotView,
         rounded_kind: u32,
         eps: f32,
+        /// Sums of squares that the blocks of `ssm_row` leave, by row and piece.
+        sums: Ptr<f32>,
     }
 }
 
@@ -40,6 +42,15 @@ static SOURCE: Source = Source {
     structs: &[SlotView::c_text, SsmStepParams::c_text],
 };
 
+static ROW: Source = Source {
+    stem: "ssm_row",
+    text: include_str!("../../kernels/ssm_row.cu"),
+    structs: &[SlotView::c_text, SsmStepParams::c_text],
+};
+
+/// Most sequences of a step that `ssm_row` counts the blocks of.
+const MOST_ROWS: usize = 1024;
+
 /// Taps that a thread reads at once.
 const MOST_TAPS: usize = 8;
 
@@ -48,9 +59,29 @@ fn kernel(entry: &'static str, dims: &SsmDims, elem: StateElem) -> Specialisatio
     kernel.define("TAPS", dims.taps)
 }
 
+/// Whether the sizes are such that a block's threads divide them evenly.
+fn is_even(dims: &SsmDims) -> bool {
+    dims.state.is_multiple_of(32)
+        && dims.head_dim.is_multiple_of(NORM_PIECE)
+        && dims.inner().is_multiple_of(64)
+        && dims.inner() <= MOST_CHANNELS
+}
+
+/// `BoundaryShared` in ssm_row.cu.
+fn row_shared_bytes(dims: &SsmDims) -> u32 {
+    (SSM_CHUNK * (4 * (dims.state + 8) + 4 * (PART_CHANNELS + 8) + 8)) as u32
+}
+
+fn row_kernel(dims: &SsmDims, elem: StateElem) -> Specialisation {
+    let kernel = sized(Specialisation::new(&ROW, "ssm_row"), dims, elem, chunk_shared_bytes(dims));
+    let kernel = kernel.define("TAPS", dims.taps).define("MOST_ROWS", MOST_ROWS);
+    kernel.define("ROW_SHARED_BYTES", row_shared_bytes(dims)).expecting(Expects::Mma)
+}
+
 /// The kernels of these sizes, for states of every type.
 pub(crate) fn sizes(dims: &SsmDims) -> Vec<Specialisation> {
-    StateElem::ALL.map(|elem| both(dims, elem)).concat()
+    let rows = StateElem::ALL.map(|elem| row_kernel(dims, elem));
+    [StateElem::ALL.map(|elem| both(dims, elem)).concat(), rows.to_vec()].concat()
 }
 
 fn both(dims: &SsmDims, elem: StateElem) -> [Specialisation; 2] {
@@ -58,7 +89,6 @@ fn both(dims: &SsmDims, elem: StateElem) -> [Specialisation; 2] {
 }
 
 pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
-    let kernels = [sizes(&RELEASED), both(&ODD, StateElem::F16).to_vec()].concat();
     let accepts = move |site: &Site| match site.op {
         Op::SsmStep { dims, .. } => {
             site.phase != Phase::Prefill
@@ -68,13 +98,23 @@ pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
         }
         _ => false,
     };
-    let declaration = Declaration::new(OpKind::SsmStep, "f32", kernels, bind);
-    vec![declaration.offering(|row| row.accepting(accepts).rounding(rounds))]
+    let is_row = move |site: &Site| {
+        let is_even = matches!(site.op, Op::SsmStep { dims, .. } if is_even(dims));
+        is_even && site.phase == Phase::Decode && accepts(site)
+    };
+    let rows = StateElem::ALL.map(|elem| row_kernel(&RELEASED, elem)).to_vec();
+    let segments =
+        [StateElem::ALL.map(|elem| both(&RELEASED, elem)).concat(), both(&ODD, StateElem::F16).to_vec()];
+    vec![
+        Declaration::new(OpKind::SsmStep, "row.f32", rows, bind_rows)
+            .offering(|row| row.accepting(is_row).rounding(rounds)),
+        Declaration::new(OpKind::SsmStep, "f32", segments.concat(), bind)
+            .offering(|row| row.accepting(accepts).rounding(rounds)),
+    ]
 }
 
-fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
+fn params(binding: &Binding) -> Result<(SsmDims, SsmStepParams), BackendError> {
     let Op::SsmStep { dims, eps } = binding.call.op else { binding.wrong_op() };
-    let pool = binding.slots();
     let (rounded, rounded_kind) = rounded(binding);
     let params = SsmStepParams {
         step: binding.step,
@@ -87,11 +127,35 @@ fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
         a: binding.vector(3, dims.heads)?,
         d: binding.vector(4, dims.heads)?,
         norm: binding.vector(5, dims.inner())?,
-        slots: SlotView::of(&pool),
+        slots: SlotView::of(&binding.slots()),
         rounded_kind,
         eps,
+        sums: Ptr::NULL,
     };
-    let (tokens, elem) = (binding.bucket.tokens, pool.layout.elem);
+    Ok((dims, params))
+}
+
+fn bind_rows(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
+    let (dims, params) = params(binding)?;
+    let (tokens, layout) = (binding.bucket.tokens, binding.slots().layout);
+    // Vectors of four are read of the rows.
+    if tokens > MOST_ROWS
+        || !layout.chunks.is_power_of_two()
+        || !binding.call.inputs.iter().chain(&binding.call.outputs).all(is_in_fours)
+    {
+        return bind(binding);
+    }
+    let sums = binding.scratch(tokens * dims.inner() / NORM_PIECE * size_of::<f32>()).cast();
+    let launch = Launch::new(row_kernel(&dims, layout.elem), &SsmStepParams { sums, ..params })
+        .grid([head_blocks(&dims), tokens as u32, 1])
+        .block(chunk_threads(&dims))
+        .shared(row_shared_bytes(&dims));
+    Ok(vec![launch])
+}
+
+fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
+    let (dims, params) = params(binding)?;
+    let (tokens, elem) = (binding.bucket.tokens, binding.slots().layout.elem);
     let step = Launch::new(kernel("ssm_step", &dims, elem), &params)
         .grid([head_blocks(&dims), segment_blocks(tokens), 1])
         .block(chunk_threads(&dims))
@@ -101,6 +165,6 @@ fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
     let finish = Launch::new(kernel("ssm_step_finish", &dims, elem), &params)
         .grid([tokens as u32, 1 + columns.div_ceil(NORM_BLOCK), 1])
         .block(NORM_BLOCK)
-        .shared(4 * dims.inner() as u32);
+        .shared(norm_shared_bytes(dims.inner(), dims.groups));
     Ok(vec![step, finish])
 }

@@ -18,6 +18,8 @@ pub(crate) struct StepFacts {
     pub tokens: usize,
     pub wanted: usize,
     pub segments: usize,
+    /// Whether every segment has one row.
+    pub has_single_rows: bool,
     /// The position after the last one of any segment.
     pub end: usize,
     /// Whether hidden rows are rows of the step before.
@@ -30,6 +32,7 @@ impl StepFacts {
             tokens: step.token_ids.len(),
             wanted: step.wanted.len(),
             segments: step.segments.len(),
+            has_single_rows: step.segments.iter().all(|segment| segment.rows == 1),
             end: step.segments.iter().map(|s| (s.position + s.rows) as usize).max().unwrap_or(0),
             takes_rows: matches!(step.hidden, HiddenRows::Previous { .. }),
         }
@@ -80,6 +83,17 @@ impl Launch {
         Launch::new(kernel, params, move |facts| rows_grid(x, facts.rows(rows)))
     }
 
+    /// The same, left out of some steps.
+    pub fn unless(self, is_out: impl Fn(&StepFacts) -> bool + Send + Sync + 'static) -> Launch {
+        let inner = self.dispatch;
+        let dispatch: Dispatch = Box::new(move |facts, dispatch| {
+            if !is_out(facts) {
+                inner(facts, dispatch);
+            }
+        });
+        Launch { dispatch, ..self }
+    }
+
     /// The same with a shard of a weight.
     pub fn reading(self, matrix: &wgpu::Buffer) -> Launch {
         Launch { matrix: Some(matrix.clone()), ..self }
@@ -97,12 +111,28 @@ pub(crate) fn rows_grid(x: u32, rows: usize) -> [u32; 3] {
     [x, rows.min(GRID_ROWS), rows.div_ceil(GRID_ROWS)]
 }
 
+/// A norm before a product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Norm {
+    pub x: View,
+    /// Its weights among the vectors.
+    pub weight: u32,
+    pub eps: f32,
+    /// Groups of columns with a norm each.
+    pub groups: usize,
+}
+
 /// A call and its surroundings, checked as they are taken.
 pub(crate) struct Binding<'a> {
     pub call: &'a Call,
     pub max_tokens: usize,
     pub max_wanted: usize,
     pub places: Places,
+    /// Bytes of workgroup memory.
+    pub workgroup_bytes: usize,
+    /// The norm that this call has to do itself where there is a single row, and whether another one does this call's.
+    pub norm: Option<Norm>,
+    pub is_absorbed: bool,
     /// Words of working memory that this call has asked for.
     pub need: &'a Cell<usize>,
     pub kv: Option<&'a KvPool>,

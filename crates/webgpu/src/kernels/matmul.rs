@@ -8,7 +8,7 @@ use super::declaration::{Bind, Declaration, PACKED};
 use super::pointwise::source;
 use crate::params::{Params, View, narrow, params};
 use crate::source::{Source, Specialisation};
-use crate::stored::{Form, arithmetic, held};
+use crate::stored::{BLOCK, Form, arithmetic, held};
 use crate::weights::{Matrix, Shard};
 
 params! {
@@ -36,33 +36,150 @@ params! {
         sorted: u32,
         tiles: u32,
         order: u32,
+        /// Weights of the norm of x among the vectors, and what is added to the mean.
+        norm: u32,
+        eps: f32,
     }
     struct MoeSortParams { ids: View, top_k: u32, experts: u32, tiles: u32, order: u32 }
 }
 
-source!(SOURCE, "matmul", MatmulParams);
+source!(FEW, "matmul", MatmulParams);
+source!(MANY, "matmul_tile", MatmulParams);
 source!(SORT, "moe_sort", MoeSortParams);
 
-/// Outputs and rows of a workgroup (`OUTPUTS` and `TILE_ROWS` in matmul.wgsl).
-const OUTPUTS: usize = 16;
-const TILE_ROWS: usize = 8;
+/// Threads of a workgroup for few rows (`THREADS` in matmul.wgsl), each with so many outputs.
+const FEW_THREADS: usize = 128;
+const THREAD_OUTPUTS: usize = 4;
+/// Outputs of a workgroup for many rows (`OUTPUTS` in matmul_tile.wgsl).
+const TILE_OUTPUTS: usize = 128;
+/// Rows of a tile for many rows, and with experts, which have fewer each.
+const TILE_ROWS: usize = 64;
+const EXPERT_TILE_ROWS: usize = 32;
+/// Rows up to which they are few: beyond, reading weights again for each tile costs more than idle rows of a large one.
+const FEW_ROWS: usize = 16;
 /// Tokens up to which pairs are not sorted: hardly two have the same expert.
-const UNSORTED_TOKENS: usize = 4;
+const UNSORTED_TOKENS: usize = 8;
+/// Tokens up to which an expert has few of them.
+const FEW_TOKENS: usize = 128;
 /// Experts that sorting counts in a workgroup's memory.
 const MOST_EXPERTS: usize = 1024;
+/// Outputs up to which a workgroup has as few of them as it can, so that there are workgroups enough.
+const FEW_OUTPUTS: usize = 1024;
 
-fn kernel(form: Form, has_experts: bool, epilogue: Epilogue) -> Specialisation {
-    let epilogue = match epilogue {
-        Epilogue::Relu2 => 1,
-        Epilogue::Residual => 2,
-        _ => 0,
-    };
-    let kernel = Specialisation::new(&SOURCE).choose("WEIGHT", form.name());
-    kernel.define("EXPERTS", usize::from(has_experts)).define("EPILOGUE", epilogue)
+/// How a product is computed; a value has the same bits in all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// So many rows, threads of a team, and blocks at a time.
+    Few { rows: usize, team: usize, round: usize },
+    /// Tiles of so many rows.
+    Many { rows: usize },
 }
 
-fn sort_kernel(experts: usize) -> Specialisation {
-    Specialisation::new(&SORT).define("MAX_EXPERTS", experts)
+impl Shape {
+    /// The shape for a row, or for the few rows that workgroup memory holds, of so many blocks.
+    fn few(single: bool, blocks: usize, outputs: usize, workgroup_bytes: usize) -> Shape {
+        // Vectors of x and of sums, beside a few words.
+        let fits = |[rows, team, round]: [usize; 3]| {
+            rows * round * 16 * (8 + FEW_THREADS / team) + 256 <= workgroup_bytes
+        };
+        let waste = |team: usize| blocks.next_multiple_of(team) * 7 / 8;
+        let least = blocks.next_multiple_of(32);
+        let teams = [128, 64, 32].into_iter();
+        let is_useful = |team: &usize| waste(*team) <= least || outputs <= FEW_OUTPUTS;
+        let team = match single {
+            true => teams.filter(|team| fits([1, *team, *team])).find(is_useful).unwrap_or(32),
+            false => 32,
+        };
+        let rows = if single {
+            1
+        } else if fits([4, team, team]) {
+            4
+        } else {
+            2
+        };
+        let rounds = (1..=(128 / (rows * team)).max(1)).rev().map(|n| n * team);
+        let whole = blocks.next_multiple_of(team);
+        let round = rounds.filter(|round| *round <= whole).find(|round| fits([rows, team, *round]));
+        Shape::Few { rows, team, round: round.unwrap_or(team) }
+    }
+
+    fn rows(self) -> usize {
+        match self {
+            Shape::Few { rows, .. } | Shape::Many { rows } => rows,
+        }
+    }
+
+    /// Outputs of a workgroup.
+    fn outputs(self) -> usize {
+        match self {
+            Shape::Few { team, .. } => FEW_THREADS / team * THREAD_OUTPUTS,
+            Shape::Many { .. } => TILE_OUTPUTS,
+        }
+    }
+}
+
+/// A product's kernel but for its shape.
+#[derive(Clone, Copy, Debug)]
+struct Kernel {
+    form: Form,
+    has_experts: bool,
+    epilogue: Epilogue,
+    /// Whether all operands stand on multiples of four words.
+    is_aligned: bool,
+    /// Groups of the norm that a single row needs first, and columns of each.
+    norm_groups: usize,
+    norm_size: usize,
+}
+
+impl Kernel {
+    const PLAIN: Kernel = Kernel {
+        form: Form::F32,
+        has_experts: false,
+        epilogue: Epilogue::None,
+        is_aligned: false,
+        norm_groups: 0,
+        norm_size: 4,
+    };
+
+    fn of(self, shape: Shape) -> Specialisation {
+        let epilogue = match self.epilogue {
+            Epilogue::Relu2 => 1,
+            Epilogue::Residual => 2,
+            _ => 0,
+        };
+        let source = if matches!(shape, Shape::Few { .. }) { &FEW } else { &MANY };
+        let kernel = Specialisation::new(source)
+            .choose("WEIGHT", self.form.name())
+            .choose("ARENA", if self.is_aligned { "vectors" } else { "words" })
+            .define("EXPERTS", usize::from(self.has_experts))
+            .define("EPILOGUE", epilogue)
+            .define("TILE_ROWS", shape.rows());
+        match shape {
+            Shape::Few { rows, team, round } => kernel
+                .define("TEAM", team)
+                .define("ROUND", round)
+                .define("NORM_GROUPS", self.norm_groups)
+                .define("NORM_SIZE", self.norm_size)
+                .define("SQUARES", (self.norm_groups * FEW_THREADS).max(1))
+                .define("X_VECTORS", rows * round * 8)
+                .define("SUM_VECTORS", rows * round * (FEW_THREADS / team)),
+            Shape::Many { rows } => kernel.define("X_VECTORS", 4 * rows),
+        }
+    }
+
+    /// All that tests validate.
+    fn all(self) -> impl Iterator<Item = Specialisation> {
+        let few = [[true, false], [true, true], [false, false]]
+            .map(|[single, is_short]| Shape::few(single, 84, if is_short { 16 } else { 4096 }, 16 << 10));
+        let many = if self.has_experts { EXPERT_TILE_ROWS } else { TILE_ROWS };
+        let shapes = few.into_iter().chain([Shape::Many { rows: many }]);
+        let forms = [true, false].map(|is_aligned| Kernel { is_aligned, ..self });
+        shapes.flat_map(move |shape| forms.map(|kernel| kernel.of(shape)))
+    }
+}
+
+fn sort_kernel(experts: usize, tile_rows: usize) -> Specialisation {
+    Specialisation::new(&SORT).define("MAX_EXPERTS", experts).define("TILE_ROWS", tile_rows)
 }
 
 /// One row of a product, for the types that `accepts` takes.
@@ -85,9 +202,17 @@ fn declare_row(
     let form = held(example).expect("listed types are held");
     let epilogues = [Epilogue::None, Epilogue::Relu2, Epilogue::Residual];
     let used = if has_experts { &epilogues[..2] } else { &epilogues[..] };
-    let mut kernels: Vec<_> = used.iter().map(|epilogue| kernel(form, has_experts, *epilogue)).collect();
+    let kernel = |epilogue: &Epilogue| Kernel {
+        form,
+        has_experts,
+        epilogue: *epilogue,
+        is_aligned: true,
+        norm_groups: 0,
+        norm_size: 4,
+    };
+    let mut kernels: Vec<_> = used.iter().flat_map(|epilogue| kernel(epilogue).all()).collect();
     if has_experts {
-        kernels.push(sort_kernel(128));
+        kernels.push(sort_kernel(128, EXPERT_TILE_ROWS));
     }
     let change = |row: KernelRow| row.computing(arithmetic(example)).holding(PACKED).accepting(is_for);
     Declaration::new(op, types, kernels, bind).offering(change)
@@ -136,62 +261,136 @@ fn shard_params(binding: &Binding, matrix: &Matrix, shard: &Shard) -> MatmulPara
         sorted: 0,
         tiles: 0,
         order: 0,
+        norm: 0,
+        eps: 0.0,
     }
+}
+
+/// Whether kernels may see an operand as vectors of four words.
+fn is_aligned(view: View) -> bool {
+    view.data.is_multiple_of(4) && view.stride.is_multiple_of(4)
+}
+
+impl MatmulParams {
+    fn is_aligned(&self) -> bool {
+        let first_fits = self.first.is_multiple_of(4) || self.experts > 1;
+        [self.x, self.residual, self.out].into_iter().all(is_aligned) && first_fits
+    }
+}
+
+/// A product that does the norm of its x itself, if it has to and the row is alone.
+fn normed(
+    binding: &Binding,
+    is_single: bool,
+    kernel: Kernel,
+    params: MatmulParams,
+) -> (Kernel, MatmulParams) {
+    let Some(norm) = binding.norm.filter(|_| is_single) else { return (kernel, params) };
+    let norm_size = params.cols as usize / norm.groups;
+    let params = MatmulParams { x: norm.x, norm: norm.weight, eps: norm.eps, ..params };
+    (Kernel { norm_groups: norm.groups, norm_size, ..kernel }, params)
+}
+
+/// Whether a product of one row can do the norm of its columns, in so many groups.
+pub(crate) fn takes_norm(cols: usize, out: usize, groups: usize, workgroup_bytes: usize) -> bool {
+    let blocks = cols.div_ceil(BLOCK);
+    let Shape::Few { team, round, .. } = Shape::few(true, blocks, out, workgroup_bytes) else { return false };
+    let bytes = round * 16 * (8 + FEW_THREADS / team) + groups * FEW_THREADS * 4 + 256;
+    cols.is_multiple_of(4 * groups) && round >= blocks && bytes <= workgroup_bytes
+}
+
+/// How many of something there are in a step.
+type Count = Box<dyn Fn(&super::binding::StepFacts) -> usize + Send + Sync>;
+
+/// A launch of one shape, of so many tiles of rows; none where there are no tiles.
+fn shaped(kernel: Kernel, shape: Shape, shard: &Shard, params: &MatmulParams, tiles: Count) -> Launch {
+    let x = params.outputs.div_ceil(narrow(shape.outputs()));
+    let kernel = Kernel { is_aligned: params.is_aligned(), ..kernel }.of(shape);
+    Launch::new(kernel, params, move |facts| rows_grid(x, tiles(facts))).reading(&shard.buffer)
 }
 
 fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::Matmul { out, epilogue } = binding.call.op else { binding.wrong_op() };
     let matrix = binding.matrix(0, [1, out, binding.call.inputs[0].cols])?;
-    let rows = binding.rows();
-    let launch = |shard: &Shard| {
+    let kernel = Kernel { form: matrix.form, has_experts: false, epilogue, ..Kernel::PLAIN };
+    let (rows, most) = (binding.rows(), binding.most_rows());
+    let mut launches = Vec::new();
+    for shard in &matrix.shards {
         let params =
             MatmulParams { residual: binding.optional_input(1), ..shard_params(binding, matrix, shard) };
-        let x = params.outputs.div_ceil(OUTPUTS as u32);
-        let grid =
-            move |facts: &super::binding::StepFacts| rows_grid(x, facts.rows(rows).div_ceil(TILE_ROWS));
-        Launch::new(kernel(matrix.form, false, epilogue), &params, grid).reading(&shard.buffer)
-    };
-    Ok(matrix.shards.iter().map(launch).collect())
+        let (blocks, outputs) = (params.blocks as usize, params.outputs as usize);
+        let few = |single| Shape::few(single, blocks, outputs, binding.workgroup_bytes);
+        let ranges = [
+            (1..2, few(true)),
+            (2..FEW_ROWS + 1, few(false)),
+            (FEW_ROWS + 1..usize::MAX, Shape::Many { rows: TILE_ROWS }),
+        ];
+        for (range, shape) in ranges.into_iter().filter(|(range, _)| range.start <= most) {
+            let is_single = range.end == 2;
+            let tiles: Count = Box::new(move |facts| {
+                let rows = facts.rows(rows);
+                if range.contains(&rows) { rows.div_ceil(shape.rows()) } else { 0 }
+            });
+            let (kernel, params) = normed(binding, is_single, kernel, params);
+            let (kernel, params) = normed(binding, is_single, kernel, params);
+            launches.push(shaped(kernel, shape, shard, &params, tiles));
+        }
+    }
+    Ok(launches)
 }
 
 fn bind_moe_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::MoeMatmul { experts, top_k, out, epilogue } = binding.call.op else { binding.wrong_op() };
     let matrix = binding.matrix(0, [experts, out, binding.call.inputs[0].cols])?;
+    let kernel = Kernel { form: matrix.form, has_experts: true, epilogue, ..Kernel::PLAIN };
     let pairs = binding.max_tokens * top_k;
-    let most_tiles = pairs / TILE_ROWS + experts.min(pairs);
-    let tiles = binding.scratch(4 + 4 * most_tiles);
-    let order = binding.scratch(pairs);
+    let tiles_of = move |pairs: usize, rows: usize| pairs / rows + experts.min(pairs);
+    let blocks = matrix.shards[0].layout.blocks;
+    let few = |single| Shape::few(single, blocks, out, binding.workgroup_bytes);
+    // Pairs alone, at first of one token; sorted, few of each expert; sorted, many.
+    let ranges = [
+        (1..2, few(true)),
+        (2..UNSORTED_TOKENS + 1, few(true)),
+        (UNSORTED_TOKENS + 1..FEW_TOKENS + 1, few(false)),
+        (FEW_TOKENS + 1..usize::MAX, Shape::Many { rows: EXPERT_TILE_ROWS }),
+    ];
+    let ranges: Vec<_> = ranges.into_iter().filter(|(range, _)| range.start <= binding.max_tokens).collect();
+    let most_tiles = tiles_of(pairs, 2);
+    let (tiles, order) = (binding.scratch(4 + 4 * most_tiles), binding.scratch(pairs));
     let ids = binding.input(1);
     let sort = MoeSortParams { ids, top_k: narrow(top_k), experts: narrow(experts), tiles, order };
-    let is_sorted = |tokens: usize| tokens > UNSORTED_TOKENS;
-    let mut launches = vec![Launch::new(sort_kernel(experts), &sort, move |facts| {
-        [u32::from(is_sorted(facts.tokens)), 1, 1]
-    })];
-    for shard in &matrix.shards {
-        let unsorted = MatmulParams {
-            ids,
-            top_k: narrow(top_k),
-            x_per_pair: u32::from(binding.call.inputs[0].rows != Rows::TOKENS),
-            tiles,
-            order,
-            ..shard_params(binding, matrix, shard)
-        };
-        let sorted = MatmulParams { sorted: 1, ..unsorted };
-        let x = unsorted.outputs.div_ceil(OUTPUTS as u32);
-        launches.push(Launch {
-            kernel: kernel(matrix.form, true, epilogue),
-            params: vec![unsorted.words(), sorted.words()],
-            matrix: Some(shard.buffer.clone()),
-            cache: None,
-            then: None,
-            dispatch: Box::new(move |facts, dispatch| {
+    let mut launches = Vec::new();
+    for (range, shape) in ranges {
+        let is_sorted = range.start > 2;
+        if is_sorted {
+            let kernel = sort_kernel(experts, shape.rows());
+            let range = range.clone();
+            launches.push(Launch::new(kernel, &sort, move |facts| {
+                [u32::from(range.contains(&facts.tokens)), 1, 1]
+            }));
+        }
+        for shard in &matrix.shards {
+            let params = MatmulParams {
+                ids,
+                top_k: narrow(top_k),
+                x_per_pair: u32::from(binding.call.inputs[0].rows != Rows::TOKENS),
+                sorted: u32::from(is_sorted),
+                tiles,
+                order,
+                ..shard_params(binding, matrix, shard)
+            };
+            let (range, is_single) = (range.clone(), range.end == 2);
+            let tiles: Count = Box::new(move |facts| {
                 let pairs = facts.tokens * top_k;
-                match is_sorted(facts.tokens) {
-                    false => dispatch(0, rows_grid(x, pairs)),
-                    true => dispatch(1, rows_grid(x, pairs / TILE_ROWS + experts.min(pairs))),
+                match (range.contains(&facts.tokens), is_sorted) {
+                    (false, _) => 0,
+                    (true, false) => pairs,
+                    (true, true) => tiles_of(pairs, shape.rows()),
                 }
-            }),
-        });
+            });
+            let (kernel, params) = normed(binding, is_single, kernel, params);
+            launches.push(shaped(kernel, shape, shard, &params, tiles));
+        }
     }
     Ok(launches)
 }

@@ -38,7 +38,9 @@ fn bind_rms_norm(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let weight = binding.vector(0, size)?;
     let params =
         RmsNormParams { x: binding.input(0), out: binding.output(0), weight, size: size as u32, eps };
-    Ok(vec![Launch::by_row(Specialisation::new(&RMS_NORM), &params, cols / size, binding.rows())])
+    let launch = Launch::by_row(Specialisation::new(&RMS_NORM), &params, cols / size, binding.rows());
+    let (rows, is_absorbed) = (binding.rows(), binding.is_absorbed);
+    Ok(vec![launch.unless(move |facts| is_absorbed && facts.rows(rows) == 1)])
 }
 
 fn bind_layer_norm(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {

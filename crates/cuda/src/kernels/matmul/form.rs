@@ -173,6 +173,16 @@ impl Tiles {
         }
     }
 
+    /// Warpgroups of a block of many rows that multiply: as many as have room for their registers.
+    pub fn consumers(self) -> usize {
+        match (self.coding, self.bits) {
+            _ if self.parts == 2 => 2,
+            (_, 6) | (Coding::Line, 8) => 2,
+            (Coding::Line, _) if self.group < 32 => 2,
+            _ => 3,
+        }
+    }
+
     /// A kernel for these tiles.
     pub fn define(self, kernel: Specialisation) -> Specialisation {
         let coding = match self.coding {

@@ -13,8 +13,10 @@ pub(super) const SLICES: usize = 4;
 const MANY_STAGES: usize = 24;
 /// Shared memory of a block of many rows beside its stages.
 const MANY_SHARED: usize = 5 << 10;
-/// Units of outputs in a tile of many rows.
-const MANY_UNITS: usize = 8;
+/// Units of outputs of a warpgroup in a tile of many rows.
+const MANY_UNITS: usize = 4;
+/// Threads of a warpgroup.
+const GROUP_THREADS: usize = 128;
 
 c_struct! {
     /// Rows that are multiplied with the same weights. Without experts these are consecutive, from `first`; with
@@ -45,6 +47,8 @@ c_struct! {
         pub most_rows: u32,
         /// Stages of a warp's ring, for few rows.
         pub ring_stages: u32,
+        /// Most tiles of a slice, for few rows with a block for every unit.
+        pub slice_tiles: u32,
     }
 
     pub(super) struct MoeSortParams {
@@ -74,6 +78,11 @@ static FEW: Source = Source {
     text: include_str!("../../../kernels/matmul_few.cu"),
     structs: &[RowTile::c_text, MatmulParams::c_text],
 };
+static UNIT: Source = Source {
+    stem: "matmul_unit",
+    text: include_str!("../../../kernels/matmul_unit.cu"),
+    structs: &[RowTile::c_text, MatmulParams::c_text],
+};
 static MANY: Source = Source {
     stem: "matmul_many",
     text: include_str!("../../../kernels/matmul_many.cu"),
@@ -100,10 +109,26 @@ static PLAIN: Source = Source {
     structs: &[MatmulPlainParams::c_text],
 };
 
+static PLAIN_TILE: Source = Source {
+    stem: "matmul_plain_many",
+    text: include_str!("../../../kernels/matmul_plain_many.cu"),
+    structs: &[MatmulPlainParams::c_text],
+};
+
 pub(super) fn few_kernel(tiles: Tiles, has_experts: bool) -> Specialisation {
     let kernel = tiles.define(Specialisation::new(&FEW, "matmul_few")).define("PARTS", tiles.parts);
     let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("GROUPS", tiles.groups());
     kernel.define("CHUNK", tiles.chunk()).expecting(Expects::Mma)
+}
+
+pub(super) fn unit_kernel(tiles: Tiles) -> Specialisation {
+    let kernel = tiles.define(Specialisation::new(&UNIT, "matmul_unit")).define("PARTS", tiles.parts);
+    kernel.define("EXPERTS", 0).define("BLOCKS", unit_blocks(tiles)).expecting(Expects::Mma)
+}
+
+/// Blocks of four warps that a multiprocessor has registers for: twice the groups of a block of few rows.
+pub(super) fn unit_blocks(tiles: Tiles) -> usize {
+    2 * tiles.groups()
 }
 
 pub(super) fn some_kernel(tiles: Tiles, rows: usize) -> Specialisation {
@@ -112,15 +137,31 @@ pub(super) fn some_kernel(tiles: Tiles, rows: usize) -> Specialisation {
     kernel.define("CHUNK", tiles.chunk()).expecting(Expects::Mma)
 }
 
-/// Bytes of a stage of columns of so many rows.
+/// Rows of a tile of many rows that kernels are compiled for, in ascending order.
+pub(super) fn many_rows(tiles: Tiles) -> &'static [usize] {
+    match tiles.consumers() {
+        3 => &[16, 32, 64, 96],
+        _ if tiles.parts == 2 => &[16, 32, 64],
+        _ => &[16, 32, 64, 128],
+    }
+}
+
+/// Threads of a block of many rows: its consumers and a producer.
+pub(super) fn many_threads(tiles: Tiles) -> usize {
+    (tiles.consumers() + 1) * GROUP_THREADS
+}
+
+/// Bytes of a stage of columns of so many rows, with what the tile and its rows are.
 pub(super) fn stage_bytes(tiles: Tiles, rows: usize) -> usize {
-    (tiles.parts * rows * 2 * TILE_COLS + MANY_UNITS * tiles.tile_bytes()).next_multiple_of(1024)
+    let weights = tiles.consumers() * MANY_UNITS * tiles.tile_bytes();
+    (tiles.parts * rows * 2 * TILE_COLS + weights + 16 + rows * 8).next_multiple_of(1024)
 }
 
 pub(super) fn many_kernel(tiles: Tiles, has_experts: bool, rows: usize, stages: usize) -> Specialisation {
     let kernel = tiles.define(Specialisation::new(&MANY, "matmul_many")).define("PARTS", tiles.parts);
     let kernel = kernel.define("EXPERTS", u32::from(has_experts)).define("TOKENS", rows);
-    kernel.define("STAGES", stages).expecting(Expects::Wgmma).only_on(Arch::is_hopper)
+    let kernel = kernel.define("STAGES", stages).define("CONSUMERS", tiles.consumers());
+    kernel.expecting(Expects::Wgmma).only_on(Arch::is_hopper)
 }
 
 /// The kernel of many rows where there are no warpgroup products.
@@ -154,21 +195,32 @@ pub(super) fn plain_kernel(has_experts: bool, sizes: PlainSizes) -> Specialisati
     kernel.define("ROWS", sizes.rows).define("OUTPUTS", sizes.outputs).define("CHUNK", sizes.chunk)
 }
 
+/// Rows and outputs of a tile of f32 weights, and the shared memory and threads of its block.
+pub(super) const PLAIN_TILE_SIDE: usize = 32;
+pub(super) const PLAIN_TILE_SHARED: usize = 3 * 2 * PLAIN_TILE_SIDE * 128 * size_of::<f32>();
+pub(super) const PLAIN_TILE_THREADS: usize = 512;
+
+pub(super) fn plain_tile_kernel() -> Specialisation {
+    Specialisation::new(&PLAIN_TILE, "matmul_plain_many")
+}
+
 /// The kernels of a form, at the sizes that are met most.
 pub(super) fn all(op: OpKind, held: Held) -> Vec<Specialisation> {
     let has_experts = op == OpKind::MoeMatmul;
     match held.form {
         Form::Rows if has_experts => vec![plain_kernel(true, PLAIN_FEW)],
-        Form::Rows => vec![plain_kernel(false, PLAIN_FEW), plain_kernel(false, PLAIN_MANY)],
+        Form::Rows => {
+            vec![plain_kernel(false, PLAIN_FEW), plain_kernel(false, PLAIN_MANY), plain_tile_kernel()]
+        }
         Form::Tiles(tiles) => {
             const HOPPER_SHARED: usize = 227 << 10;
             let mut all = vec![few_kernel(tiles, has_experts)];
             if !has_experts {
-                all.push(some_kernel(tiles, 32));
+                all.extend([unit_kernel(tiles), some_kernel(tiles, 32)]);
             }
-            let rows = if tiles.parts == 2 { 64 } else { 128 };
+            let rows = many_rows(tiles)[many_rows(tiles).len() - 1];
             all.push(many_kernel(tiles, has_experts, rows, stages(tiles, rows, HOPPER_SHARED)));
-            all.push(tiled_kernel(tiles, has_experts, rows / 2));
+            all.push(tiled_kernel(tiles, has_experts, if tiles.parts == 2 { 32 } else { 64 }));
             if has_experts {
                 all.push(sort_kernel());
             }

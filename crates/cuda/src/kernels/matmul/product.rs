@@ -4,8 +4,10 @@ use mambo_kernel::{Epilogue, OpKind};
 
 use super::form::{Form, Held, TILE_COLS, TILE_ROWS, Tiles};
 use super::kernels::{
-    MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, RowTile, SLICES, few_kernel,
-    many_kernel, plain_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
+    MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, PLAIN_TILE_SHARED,
+    PLAIN_TILE_SIDE, PLAIN_TILE_THREADS, RowTile, SLICES, few_kernel, many_kernel, many_rows, many_threads,
+    plain_kernel, plain_tile_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
+    unit_blocks, unit_kernel,
 };
 use super::packed::Packed;
 use crate::arch::Arch;
@@ -23,6 +25,10 @@ const FEW_SUMS: usize = 20;
 /// Stages of a warp's ring of weights, and the fewest that keep it busy.
 const FEW_STAGES: usize = 16;
 const FEW_LEAST_STAGES: usize = 2;
+/// How often blocks of one unit may follow each other, each of which brings all rows, and how much more its weights have
+/// to be than its rows where more of them do.
+const UNIT_WAVES: usize = 2;
+const UNIT_ROWS_SHARE: usize = 4;
 /// Shared memory of a block of few rows beside its rings, rows and sums.
 const FEW_SHARED: usize = 12 << 10;
 /// Pairs of token and expert, and experts, that a block of few rows sorts by itself.
@@ -30,9 +36,6 @@ const FEW_PAIRS: usize = 512;
 const FEW_EXPERTS: usize = 512;
 /// Rows of an expert on average from which the kernel of many rows is faster.
 const FEW_AVERAGE: usize = 4;
-/// Rows that the kernel of many rows can multiply at a time.
-const MANY_ROWS: [usize; 5] = [16, 32, 64, 96, 128];
-const MANY_THREADS: u32 = 384;
 /// Rows that the kernel of some rows multiplies at a time, and the most that it is faster for.
 const SOME_ROWS: [usize; 2] = [16, 32];
 const SOME_MOST: usize = 64;
@@ -47,6 +50,13 @@ const TILED_THREADS: u32 = 256;
 const TILED_STAGES: usize = 4;
 const SORT_THREADS: u32 = 1024;
 const PLAIN_WARPS: usize = 8;
+/// Rows from which tiles of f32 weights keep most multiprocessors busy.
+const PLAIN_TILE_ROWS: usize = 256;
+
+/// Rows that a tile can have where there are no warpgroup products.
+fn tiled_rows(tiles: Tiles) -> &'static [usize] {
+    &TILED_ROWS[..TILED_ROWS.len() / tiles.parts]
+}
 
 /// The kernels of all numbers of rows.
 pub(super) fn sizes(op: OpKind, held: Held, arch: Arch) -> Vec<Specialisation> {
@@ -54,11 +64,9 @@ pub(super) fn sizes(op: OpKind, held: Held, arch: Arch) -> Vec<Specialisation> {
     let has_experts = op == OpKind::MoeMatmul;
     let some = SOME_ROWS.into_iter().filter(|_| !has_experts).map(|rows| some_kernel(tiles, rows));
     let available = most_shared_bytes(arch) as usize;
-    let largest = |sizes: &[usize]| sizes[sizes.len() - 1] / tiles.parts;
-    let many = MANY_ROWS.into_iter().filter(|rows| *rows <= largest(&MANY_ROWS));
-    let many = many.map(|rows| many_kernel(tiles, has_experts, rows, stages(tiles, rows, available)));
-    let tiled = TILED_ROWS.into_iter().filter(|rows| *rows <= largest(&TILED_ROWS));
-    let tiled = tiled.map(|rows| tiled_kernel(tiles, has_experts, rows));
+    let many = many_rows(tiles).iter();
+    let many = many.map(|rows| many_kernel(tiles, has_experts, *rows, stages(tiles, *rows, available)));
+    let tiled = tiled_rows(tiles).iter().map(|rows| tiled_kernel(tiles, has_experts, *rows));
     match arch.is_hopper() {
         true => some.chain(many).collect(),
         false => some.chain(tiled).collect(),
@@ -93,6 +101,13 @@ fn few_sizes(tiles: Tiles, rows: usize, cols: usize, available: usize) -> FewSiz
         .unwrap_or_else(|| panic!("a row of {cols} columns has no room in shared memory"))
 }
 
+/// Shared memory of a block of one unit: for its slices of weights, and for each row with its sums.
+fn unit_shared_bytes(tiles: Tiles, cols: usize) -> (usize, usize) {
+    let slice_tiles = cols.div_ceil(TILE_COLS).div_ceil(SLICES);
+    let row_bytes = tiles.parts * 2 * cols.next_multiple_of(TILE_COLS) + 16 + SLICES * FEW_SUMS * 4;
+    (SLICES * slice_tiles * tiles.tile_bytes(), row_bytes)
+}
+
 /// A call whose weight is held in some form.
 pub(in crate::kernels) struct Product<'b> {
     pub binding: &'b Binding<'b>,
@@ -121,7 +136,7 @@ impl Product<'_> {
             Form::Tiles(tiles) => match self.many_rows(tiles) {
                 Some(rows) => self.many(tiles, rows),
                 None if self.ids.is_none() && self.rows() > FEW_ROWS => vec![self.some(tiles)],
-                None => self.few(tiles),
+                None => self.unit(tiles).map_or_else(|| self.few(tiles), |launch| vec![launch]),
             },
         }
     }
@@ -152,8 +167,7 @@ impl Product<'_> {
 
     /// Rows of a tile for a kernel of many rows; none where those of fewer rows are faster.
     fn many_rows(&self, tiles: Tiles) -> Option<usize> {
-        let sizes: &[usize] = if self.facts().arch.is_hopper() { &MANY_ROWS } else { &TILED_ROWS };
-        let largest = sizes[sizes.len() - 1] / tiles.parts;
+        let sizes = if self.facts().arch.is_hopper() { many_rows(tiles) } else { tiled_rows(tiles) };
         let wanted = match self.ids {
             None if self.rows() <= SOME_ROWS[0] => return None,
             // With few outputs, slices of the columns beside each other keep more multiprocessors busy.
@@ -168,7 +182,8 @@ impl Product<'_> {
                 average + average / 8 + 4
             }
         };
-        Some(sizes.iter().copied().find(|rows| *rows >= wanted).unwrap_or(largest).min(largest))
+        let largest = sizes[sizes.len() - 1];
+        Some(sizes.iter().copied().find(|rows| *rows >= wanted).unwrap_or(largest))
     }
 
     /// Whether there are fewer units of outputs than blocks that could take one each.
@@ -196,7 +211,31 @@ impl Product<'_> {
             tile_rows: FEW_ROWS as u32,
             most_rows: self.binding.rows(),
             ring_stages: 0,
+            slice_tiles: 0,
         }
+    }
+
+    /// A block for every unit of outputs, where few of them wait for others to end or rows cost little beside weights.
+    fn unit(&self, tiles: Tiles) -> Option<Launch> {
+        if self.ids.is_some() {
+            return None;
+        }
+        let facts = self.facts();
+        let mut params = self.params();
+        let tile_rows = self.rows().next_power_of_two();
+        let (weight_bytes, row_bytes) = unit_shared_bytes(tiles, self.packed.dims()[2]);
+        let shared = weight_bytes + tile_rows * row_bytes;
+        // A block takes a kilobyte more than it asks for.
+        let fitting = (facts.shared_bytes as usize + 1024) / (shared + 1024);
+        let at_once = facts.processors as usize * fitting.min(unit_blocks(tiles));
+        let is_row_cheap = UNIT_ROWS_SHARE * tile_rows * row_bytes <= weight_bytes;
+        if at_once == 0 || (params.units as usize > UNIT_WAVES * at_once && !is_row_cheap) {
+            return None;
+        }
+        params.tile_rows = narrow(tile_rows);
+        params.slice_tiles = params.col_tiles.div_ceil(SLICES as u32);
+        let launch = Launch::new(unit_kernel(tiles), &params).grid([params.units, 1, 1]);
+        Some(launch.block(narrow(FEW_GROUP_THREADS)).shared(narrow(shared)))
     }
 
     fn few(&self, tiles: Tiles) -> Vec<Launch> {
@@ -255,7 +294,7 @@ impl Product<'_> {
             let shared = stages * stage_bytes(tiles, rows) + 1024;
             Launch::new(kernel, &params)
                 .grid([facts.processors, 1, 1])
-                .block(MANY_THREADS)
+                .block(narrow(many_threads(tiles)))
                 .shared(narrow(shared))
         } else {
             let kernel = tiled_kernel(tiles, self.ids.is_some(), rows);
@@ -290,7 +329,14 @@ impl Product<'_> {
             experts: params.experts,
             tile_rows: narrow(tile_rows),
         };
-        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(experts * size_of::<u32>()))
+        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(2 * experts * size_of::<u32>()))
+    }
+
+    /// Whether there are rows enough for tiles of f32 weights, and these can be copied 16 bytes at a time.
+    fn fills_plain_tiles(&self, params: &MatmulPlainParams) -> bool {
+        let is_aligned = params.x.cols.is_multiple_of(4) && params.x.stride.is_multiple_of(16);
+        let fits = PLAIN_TILE_SHARED <= self.facts().shared_bytes as usize;
+        self.ids.is_none() && self.rows() >= PLAIN_TILE_ROWS && is_aligned && fits
     }
 
     fn plain(&self) -> Launch {
@@ -304,6 +350,13 @@ impl Product<'_> {
             factors: self.packed.factors.ptr(),
             epilogue: self.epilogue(),
         };
+        if self.fills_plain_tiles(&params) {
+            let tiles = |n: usize| narrow(n.div_ceil(PLAIN_TILE_SIDE));
+            return Launch::new(plain_tile_kernel(), &params)
+                .grid([tiles(params.out.cols as usize), tiles(self.rows()), 1])
+                .block(narrow(PLAIN_TILE_THREADS))
+                .shared(narrow(PLAIN_TILE_SHARED));
+        }
         let is_few = self.ids.is_some() || self.rows() <= 2;
         let sizes = if is_few { PLAIN_FEW } else { PLAIN_MANY };
         let blocks = (params.out.cols as usize).div_ceil(PLAIN_WARPS * sizes.outputs);

@@ -1,0 +1,93 @@
+//! Calls that are done together where a step has a single row: a norm is done by the products that read it, each for
+//! itself, because a dispatch more costs more than doing it again. The program stays as it is, and so do the bits.
+
+use mambo_kernel::{Call, Op, Operand, Place, Program};
+
+use crate::kernels::matmul::takes_norm;
+
+/// What becomes of every call of a program in steps of a single row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Fusion {
+    /// By call: the call whose norm it does.
+    pub norm_of: Vec<Option<usize>>,
+    /// By call: whether its readers do its norm.
+    pub is_absorbed: Vec<bool>,
+}
+
+/// Columns, and groups of them, of the norm that a call does, or ends with.
+fn norm_groups(call: &Call) -> Option<usize> {
+    match call.op {
+        Op::RmsNorm { .. } => Some(1),
+        Op::SsmStep { dims, .. } => Some(dims.groups),
+        _ => None,
+    }
+}
+
+/// What readers of an absorbed norm read: its input, or what stands in its output's place.
+fn source(call: &Call) -> &Operand {
+    if matches!(call.op, Op::SsmStep { .. }) { &call.outputs[0] } else { &call.inputs[0] }
+}
+
+impl Fusion {
+    pub fn of(program: &Program, workgroup_bytes: usize) -> Fusion {
+        let count = program.calls.len();
+        let mut fusion = Fusion { norm_of: vec![None; count], is_absorbed: vec![false; count] };
+        for (at, call) in program.calls.iter().enumerate() {
+            let Some(groups) = norm_groups(call) else { continue };
+            if let Some(readers) = readers(program, at, groups, workgroup_bytes) {
+                fusion.is_absorbed[at] = true;
+                readers.iter().for_each(|reader| fusion.norm_of[*reader] = Some(at));
+            }
+        }
+        fusion
+    }
+}
+
+/// The products that read a norm, if nothing else does and its source is still there for all of them.
+fn readers(program: &Program, at: usize, groups: usize, workgroup_bytes: usize) -> Option<Vec<usize>> {
+    let overlap = |a: &Operand, b: &Operand| overlaps(program, a, b);
+    let call = &program.calls[at];
+    let (norm, source) = (&call.outputs[0], source(call));
+    if program.outputs.iter().any(|output| overlap(&output.operand, norm)) {
+        return None;
+    }
+    let (mut readers, mut is_gone) = (Vec::new(), false);
+    for (later, next) in program.calls.iter().enumerate().skip(at + 1) {
+        let is_written = |operand: &Operand| next.outputs.iter().any(|output| overlap(output, operand));
+        is_gone |= is_written(source);
+        if next.inputs.iter().any(|input| overlap(input, norm)) {
+            let out = match next.op {
+                Op::Matmul { out, .. } | Op::MoeMatmul { out, .. } => out,
+                _ => return None,
+            };
+            let is_read_otherwise = next.inputs[1..].iter().any(|input| overlap(input, norm));
+            let fits = takes_norm(norm.cols, out, groups, workgroup_bytes);
+            if is_gone || is_read_otherwise || next.inputs[0] != *norm || !fits {
+                return None;
+            }
+            readers.push(later);
+        }
+        if is_written(norm) {
+            break;
+        }
+    }
+    (!readers.is_empty()).then_some(readers)
+}
+
+/// Whether two operands share bytes of the arena.
+fn overlaps(program: &Program, a: &Operand, b: &Operand) -> bool {
+    let range = |operand: &Operand| {
+        let start = match operand.place {
+            Place::Arena(offset) => Some((0, offset)),
+            Place::Hidden(offset) => Some((1, offset)),
+            Place::TokenIds | Place::Wanted => None,
+        };
+        let rows = operand.rows.count(program.max_tokens, program.max_wanted).max(1);
+        let bytes = (rows - 1) * operand.stride_bytes + operand.elem.packed_bytes(operand.cols);
+        start.map(|(memory, start)| (memory, start..start + bytes))
+    };
+    match (range(a), range(b)) {
+        (Some((of_a, a)), Some((of_b, b))) => of_a == of_b && a.start < b.end && b.start < a.end,
+        _ => false,
+    }
+}
