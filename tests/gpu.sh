@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests that need a GPU, for machines with one and without Rust.
 #   tests/gpu.sh pack FOLDER   builds them and puts them with their files into FOLDER
-#   FOLDER/gpu.sh run          runs them there: contracts, golden files, same bits, a soak of SOAK_SECONDS (600), and
+#   FOLDER/gpu.sh run          runs them there: contracts, fusions, golden files, same bits, a soak of SOAK_SECONDS (600), and
 #                              every kernel under compute-sanitizer where it is installed
 set -euo pipefail
 
@@ -14,7 +14,7 @@ for line in sys.stdin:
     made = json.loads(line)
     if made.get("executable") and made["target"]["kind"] == ["test"]:
         print(made["target"]["name"], made["executable"])'; }
-  { build -p mambo-cuda --test contracts; build -p mambo-engine --test golden --test same_bits --test families --test soak; } |
+  { build -p mambo-cuda --test contracts --test fusion; build -p mambo-engine --test golden --test same_bits --test families --test soak; } |
     while read -r name path; do
       cp "$path" "$1/$name"
       strip "$1/$name"
@@ -32,6 +32,7 @@ run() {
     "$@" || failed+=("$1")
   }
   try ./contracts --kernels kernels
+  try ./fusion --kernels kernels
   try ./golden
   try ./families
   try ./same_bits

@@ -122,7 +122,7 @@ KERNEL __launch_bounds__(THREADS, BLOCKS) experts_down(const __grid_constant__ E
     }
     u32 pair = is_shared ? unit / UNITS : index % blocks;
     u32 shared_blocks = min(p.shared.units - pair * UNITS, (u32)UNITS) * ((rows + ROWS - 1) / ROWS);
-    // Where there are fewer blocks than tiles of rows, some have several.
+    // Of many tiles of rows a block has several, one after the other.
     for (;;) {
         u64 place = (u64)tile.expert * weights.units + unit;
         float factor = has_unit ? weights.factors[place * TILE_ROWS + threadIdx.x % TILE_ROWS] : 0.0f;
@@ -137,14 +137,20 @@ KERNEL __launch_bounds__(THREADS, BLOCKS) experts_down(const __grid_constant__ E
         float sums[PARTS][4] = {};
         chain.wait();
         chain.multiply(rows_at, value_bytes, sums);
+        // The next weights are on their way while these sums are stored and counted.
+        ExpertTile done = tile;
+        tile_index += p.tiles_at_once;
+        bool goes_on = !is_shared && tile_index < tile_count;
+        if (goes_on) {
+            tile.load(p.tiles, tile_index);
+            chain.parity ^= 1;
+            __syncwarp();
+            chain.start(weights.tiles + ((u64)tile.expert * weights.units + unit) * unit_bytes);
+        }
         if (has_unit) store_sums(sums_at, slice, ROWS, lane, sums);
         unit_barrier(group);
-        if (has_unit) finish(p, tile, sums_at, is_shared, unit, factor, scale);
+        if (has_unit) finish(p, done, sums_at, is_shared, unit, factor, scale);
         if (is_last_of(p.arrivals + pair, tile_count + shared_blocks, arrived)) add_up(p, pair, rows);
-        tile_index += p.tiles_at_once;
-        if (is_shared || tile_index >= tile_count) return;
-        tile.load(p.tiles, tile_index);
-        chain.parity ^= 1;
-        chain.start(weights.tiles + ((u64)tile.expert * weights.units + unit) * unit_bytes);
+        if (!goes_on) return;
     }
 }

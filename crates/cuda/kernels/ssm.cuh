@@ -148,6 +148,51 @@ DEVICE float group_scale(const float* piece_sums, u32 group_size, float eps) {
     return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
+// The same of a piece that stands in four neighbouring lanes, four channels each: the same tree.
+DEVICE float piece_squares(float4 value) {
+    float sums[4] = {__fmul_rn(value.x, value.x), __fmul_rn(value.y, value.y), __fmul_rn(value.z, value.z),
+                     __fmul_rn(value.w, value.w)};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(ALL_LANES, sums[i], 2));
+        sums[i] = __fadd_rn(sums[i], __shfl_xor_sync(ALL_LANES, sums[i], 1));
+    }
+    return __fadd_rn(__fadd_rn(sums[0], sums[2]), __fadd_rn(sums[1], sums[3]));
+}
+
+// Multiplies a gated row with its groups' scales and the weight, writes it and rounds it. Thread t of THREADS holds the
+// vectors of four t, t + THREADS and so on; `scratch` has a float for every warp.
+template <int THREADS, int VECTORS>
+DEVICE void normalize_held(float4 (&value)[VECTORS], const float4 (&weight)[VECTORS], const float* scales, u32 group_size,
+                           u32 cols, float* out, u8* rounded, u32 rounded_kind, float* scratch) {
+    float largest = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < VECTORS; i++) {
+        u32 vector = i * THREADS + threadIdx.x;
+        if (vector >= cols / 4) continue;
+        float scale = scales[4 * vector / group_size];
+        value[i].x = __fmul_rn(__fmul_rn(value[i].x, scale), weight[i].x);
+        value[i].y = __fmul_rn(__fmul_rn(value[i].y, scale), weight[i].y);
+        value[i].z = __fmul_rn(__fmul_rn(value[i].z, scale), weight[i].z);
+        value[i].w = __fmul_rn(__fmul_rn(value[i].w, scale), weight[i].w);
+        ((float4*)out)[vector] = value[i];
+        largest = fmaxf(largest, fmaxf(fabsf(value[i].x), fabsf(value[i].y)));
+        largest = fmaxf(largest, fmaxf(fabsf(value[i].z), fabsf(value[i].w)));
+    }
+    if (rounded_kind == ROUNDED_NONE) return;
+    float scale = 1.0f;
+    if (rounded_kind == ROUNDED_F16) {
+        scale = f16_scale(block_max<THREADS / 32>(largest, scratch));
+        if (threadIdx.x == 0) *f16_row_scale(rounded, cols) = scale;
+    }
+    float inverse = f16_inverse_scale(scale);
+#pragma unroll
+    for (u32 i = 0; i < VECTORS; i++) {
+        u32 vector = i * THREADS + threadIdx.x;
+        if (vector < cols / 4) round_four(rounded, 4 * vector, cols, rounded_kind, value[i], inverse);
+    }
+}
+
 // Pieces of a row that a thread of `gate_and_normalize` loads at once.
 #define PIECES_AT_ONCE 4
 

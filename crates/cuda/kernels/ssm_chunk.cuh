@@ -105,10 +105,18 @@ DEVICE void load_piece(StatePiece& piece, const ChunkPlace& place, u32 part, con
 #pragma unroll
         for (int j = 0; j < 4; j++) piece.value[i][j] = 0.0f;
 #if HEAD_DIM % 2 == 0
-    each_pair(piece, place, part, [&](float& first, float& second, u32 index) {
-        float2 pair = load_state_pair<STATE_ELEM>(words, index);
-        first = pair.x, second = pair.y;
-    });
+    // One address, and constants from there.
+    u32 channel = part * PART_CHANNELS + place.channel + 2 * place.g, row = 32 * place.block + 2 * place.q;
+    const float* first = words + (row * HEAD_DIM + channel) / (STATE_ELEM == STATE_F32 ? 1 : 2);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            if (channel >= HEAD_DIM || row + 8 * i + j >= STATE) continue;
+            float2 pair = load_state_pair<STATE_ELEM>(first, (8 * i + j) * HEAD_DIM);
+            piece.value[i][j] = pair.x, piece.value[i][j + 2] = pair.y;
+        }
+    }
 #else
     each_element(piece, place, part, [&](float& value, u32 index) { value = load_state<STATE_ELEM>(words, index); });
 #endif

@@ -6,13 +6,8 @@
 // multiplies C with its piece of the state and of the chunk's B, and the first two make the outputs of 16 channels each.
 // Whoever is the last of a row to do so normalises it. The block whose row ends a chunk advances its part of the state.
 // Defines: those of ssm_chunk.cuh, of which STATE is a multiple of 32 and HEAD_DIM of 16; TAPS, MOST_ROWS, ROW_SHARED_BYTES.
-#include "ssm_chunk.cuh"
+#include "ssm_row.cuh"
 
-#define INNER (HEADS * HEAD_DIM)
-#define GROUP_STATE (GROUPS * STATE)
-#define CONV_DIM (INNER + 2 * GROUP_STATE)
-#define GROUP_SIZE (INNER / GROUPS)
-#define ROW_PIECES (INNER / NORM_PIECE)
 static_assert(STATE % 32 == 0 && HEAD_DIM % NORM_PIECE == 0 && INNER % 64 == 0, "sizes of ssm_row");
 static_assert(CHUNK_THREADS == 2 * STATE, "a thread for each channel of B and C");
 
@@ -40,213 +35,6 @@ struct RowShared {
 };
 
 extern __shared__ __align__(16) unsigned char shared_bytes[];
-
-// Where a block works.
-struct RowPlace {
-    u32 row, position, head, group, part;
-    // Position within the chunk.
-    u32 t;
-    float* slot;
-    // The chunk's first entry in the rings.
-    u32 first_entry;
-    // The row's column of xBC in its ring.
-    u32 column;
-
-    DEVICE RowPlace(const SsmStepParams& p, const SegmentEntry* segments, u32 own_row) {
-        row = own_row, head = blockIdx.x / PARTS, part = blockIdx.x % PARTS, group = head / (HEADS / GROUPS);
-        SegmentEntry segment = segments[row];
-        position = segment.position, t = position % SSM_CHUNK;
-        slot = slot_part(p.slots, segment.slot);
-        // A power of two, as the host makes sure.
-        first_entry = (position / SSM_CHUNK & (p.slots.chunks - 1)) * SSM_CHUNK;
-        column = position % p.slots.conv_capacity;
-    }
-
-    DEVICE float* ring_b(const SsmStepParams& p, u32 s) const {
-        return slot + p.slots.ring_b + (first_entry + s) * GROUP_STATE + group * STATE;
-    }
-    DEVICE float* ring_x(const SsmStepParams& p, u32 s) const {
-        return slot + p.slots.ring_x + (first_entry + s) * INNER + head * HEAD_DIM + part * PART_CHANNELS;
-    }
-    DEVICE float* ring_dt(const SsmStepParams& p, u32 s) const {
-        return slot + p.slots.ring_dt + (first_entry + s) * HEADS + head;
-    }
-    // The column of xBC that stands `back` positions before the row's, up to TAPS - 1.
-    DEVICE float* raw(const SsmStepParams& p, u32 back) const {
-        u32 at = column >= back ? column - back : column + p.slots.conv_capacity - back;
-        return slot + p.slots.conv + at * CONV_DIM;
-    }
-    DEVICE const float* xbc(const SsmStepParams& p) const { return f32_row(p.x, row) + INNER; }
-};
-
-// A channel's convolution, but for its newest column.
-struct Convolution {
-    float weight[TAPS], columns[TAPS - 1], bias;
-
-    DEVICE void fetch(const SsmStepParams& p, const RowPlace& at, u32 channel, bool is_there) {
-        bias = is_there ? p.conv_bias[channel] : 0.0f;
-#if TAPS == 4
-        float4 all = is_there ? ((const float4*)p.conv_weight)[channel] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        weight[0] = all.x, weight[1] = all.y, weight[2] = all.z, weight[3] = all.w;
-#else
-#pragma unroll
-        for (u32 k = 0; k < TAPS; k++) weight[k] = is_there ? p.conv_weight[channel * TAPS + k] : 0.0f;
-#endif
-#pragma unroll
-        for (u32 k = 0; k + 1 < TAPS; k++) {
-            u32 back = TAPS - 1 - k;
-            columns[k] = is_there && at.position >= back ? at.raw(p, back)[channel] : 0.0f;
-        }
-    }
-
-    // Adds up all but the newest column, so that two numbers are left; the order is that of `convolve`.
-    DEVICE void add_up() {
-        for (int k = 0; k + 1 < TAPS; k++) bias = __fmaf_rn(weight[k], columns[k], bias);
-    }
-
-    DEVICE float of(float newest) const { return silu(__fmaf_rn(weight[TAPS - 1], newest, bias)); }
-};
-
-// Split pairs of 32 neighbouring values, as a warp holds them in a fragment: pair i are the values 8i + 2q and the next.
-struct Pairs {
-    u32 high[4], low[4];
-
-    DEVICE void split(const float2 (&values)[4]) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) split_bf16(values[i].x, values[i].y, high[i], low[i]);
-    }
-};
-
-// The chunk's B in fragments: positions 16·(warp % 2) + 8i + g, and the 32 state rows of the warp.
-struct ChunkB {
-    Pairs rows[2];
-
-    DEVICE u32 position(const ChunkPlace& place, u32 i) const { return place.channel + 8 * i + place.g; }
-
-    typedef float2 Values[2][4];
-    DEVICE void fetch(Values& values, const SsmStepParams& p, const RowPlace& at, const ChunkPlace& place) const {
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            u32 s = position(place, i);
-            const float* from = at.ring_b(p, s) + 32 * place.block + 2 * place.q;
-#pragma unroll
-            for (u32 j = 0; j < 4; j++)
-                values[i][j] = s < at.t ? *(const float2*)(from + 8 * j) : make_float2(0.0f, 0.0f);
-        }
-    }
-    DEVICE void take(const Values& values) {
-        rows[0].split(values[0]);
-        rows[1].split(values[1]);
-    }
-
-    // Puts the row's own B in its place.
-    DEVICE void insert(const float* b, const RowPlace& at, const ChunkPlace& place) {
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            if (position(place, i) != at.t) continue;
-            float2 values[4];
-            for (u32 j = 0; j < 4; j++) values[j] = *(const float2*)(b + 32 * place.block + 8 * j + 2 * place.q);
-            rows[i].split(values);
-        }
-    }
-
-    DEVICE void put_into(Split<N_PITCH>& to, const ChunkPlace& place) const {
-#pragma unroll
-        for (u32 i = 0; i < 2; i++)
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                u32 s = position(place, i), n = 32 * place.block + 8 * j + 2 * place.q;
-                *(u32*)&to.high[s][n] = rows[i].high[j];
-                *(u32*)&to.low[s][n] = rows[i].low[j];
-            }
-    }
-};
-
-// The chunk's x of 16 channels, as `finish` in ssm_chunk.cuh reads them: word 2i + r of k are positions 16k + 8i + 2q and
-// the next of channel 2g + r.
-struct ChunkX {
-    u32 high[2][4], low[2][4];
-
-    typedef float2 Values[8];
-    DEVICE void fetch(Values& values, const SsmStepParams& p, const RowPlace& at, const ChunkPlace& place,
-                      bool is_there) const {
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            u32 s = i / 2 * 8 + 2 * place.q + i % 2;
-            const float* from = at.ring_x(p, s) + place.channel + 2 * place.g;
-            values[i] = is_there && s < at.t ? *(const float2*)from : make_float2(0.0f, 0.0f);
-        }
-    }
-    DEVICE void take(const Values& values) {
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            float2 first = values[2 * i], second = values[2 * i + 1];
-            split_bf16(first.x, second.x, high[i / 2][i % 2 * 2], low[i / 2][i % 2 * 2]);
-            split_bf16(first.y, second.y, high[i / 2][i % 2 * 2 + 1], low[i / 2][i % 2 * 2 + 1]);
-        }
-    }
-
-    // Registers are few: the words wait in shared memory, each where only its own thread looks.
-    DEVICE void park(u32 (*words)[32], const ChunkPlace& place) const {
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            words[2 * i][place.lane] = high[i / 4][i % 4];
-            words[2 * i + 1][place.lane] = low[i / 4][i % 4];
-        }
-    }
-    DEVICE void fetch_parked(const u32 (*words)[32], const ChunkPlace& place) {
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) {
-            high[i / 4][i % 4] = words[2 * i][place.lane];
-            low[i / 4][i % 4] = words[2 * i + 1][place.lane];
-        }
-    }
-
-    DEVICE void insert(float2 x, const RowPlace& at, const ChunkPlace& place) {
-        u32 own_high[2], own_low[2];
-        split_bf16(x.x, x.x, own_high[0], own_low[0]);
-        split_bf16(x.y, x.y, own_high[1], own_low[1]);
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            u32 first = i * 8 + 2 * place.q;
-            u32 mask = at.t == first ? 0xffffu : at.t == first + 1 ? 0xffff0000u : 0;
-#pragma unroll
-            for (u32 r = 0; r < 2; r++) {
-                u32 &h = high[i / 2][i % 2 * 2 + r], &l = low[i / 2][i % 2 * 2 + r];
-                h = (h & ~mask) | (own_high[r] & mask);
-                l = (l & ~mask) | (own_low[r] & mask);
-            }
-        }
-    }
-};
-
-// Step sizes of the chunk by lane, and the running sums of dt·A.
-struct ChunkSteps {
-    float dt, sum;
-
-    DEVICE void fetch(const SsmStepParams& p, const RowPlace& at, bool is_there) {
-        u32 s = threadIdx.x % 32;
-        dt = is_there && s < at.t ? *at.ring_dt(p, s) : 0.0f;
-    }
-    DEVICE void add_up(float a) {
-        u32 s = threadIdx.x % 32;
-        float product = __fmul_rn(dt, a);
-        sum = 0.0f;
-#pragma unroll
-        for (u32 i = 0; i < SSM_CHUNK; i++) {
-            float next = __shfl_sync(ALL_LANES, product, i);
-            sum = i <= s ? __fadd_rn(sum, next) : sum;
-        }
-    }
-
-    // Adds the row's own; the sum up to it.
-    DEVICE float insert(float own, const RowPlace& at, float a) {
-        float before = __shfl_sync(ALL_LANES, sum, (at.t + 31) % 32);
-        float here = __fadd_rn(at.t == 0 ? 0.0f : before, __fmul_rn(own, a));
-        if (threadIdx.x % 32 == at.t) dt = own, sum = here;
-        return here;
-    }
-};
 
 // Products of the row's C with the chunk's B and with the state, in pieces.
 DEVICE void multiply_c(RowShared& shared, const ChunkPlace& place, const ChunkB& b, const StateFactor& state,
@@ -319,8 +107,8 @@ DEVICE float2 row_outputs(const RowShared& shared, const ChunkPlace& place, cons
 
 // Writes gated outputs of 16 channels and the sum of their squares for who normalises the row. Whether that is this warp's
 // block, because the row's other pieces are there; in every lane.
-DEVICE bool leave_piece(const SsmStepParams& p, const ChunkPlace& place, const RowPlace& at, float2 y, float2 z) {
-    float first = gated(y.x, z.x), second = gated(y.y, z.y);
+DEVICE bool leave_piece(const SsmStepParams& p, const ChunkPlace& place, const RowPlace& at, float2 y, float2 gate) {
+    float first = __fmul_rn(y.x, gate.x), second = __fmul_rn(y.y, gate.y);
     // The tree of `piece_squares`, whose last step adds neighbours.
     float sums[2] = {__fmul_rn(first, first), __fmul_rn(second, second)};
 #pragma unroll
@@ -357,39 +145,15 @@ DEVICE void finish_row(const SsmStepParams& p, RowShared& shared, const RowPlace
     for (u32 i = threadIdx.x; i < GROUP_STATE / 2; i += CHUNK_THREADS)
         ((float4*)(at.raw(p, 0) + INNER))[i] = ((const float4*)(at.xbc(p) + INNER))[i];
     __syncthreads();
-    float largest = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < ROW_VECTORS_HELD; i++) {
-        u32 vector = i * CHUNK_THREADS + threadIdx.x;
-        if (vector >= INNER / 4) continue;
-        float scale = shared.scales[4 * vector / GROUP_SIZE];
-        value[i].x = __fmul_rn(__fmul_rn(value[i].x, scale), weight[i].x);
-        value[i].y = __fmul_rn(__fmul_rn(value[i].y, scale), weight[i].y);
-        value[i].z = __fmul_rn(__fmul_rn(value[i].z, scale), weight[i].z);
-        value[i].w = __fmul_rn(__fmul_rn(value[i].w, scale), weight[i].w);
-        ((float4*)out)[vector] = value[i];
-        largest = fmaxf(largest, fmaxf(fmaxf(fabsf(value[i].x), fabsf(value[i].y)), fmaxf(fabsf(value[i].z), fabsf(value[i].w))));
-    }
-    if (p.rounded_kind == ROUNDED_NONE) return;
-    u8* rounded = byte_row(p.rounded, at.row);
-    float scale = 1.0f;
-    if (p.rounded_kind == ROUNDED_F16) {
-        scale = f16_scale(block_max<CHUNK_WARPS>(largest, shared.scratch));
-        if (threadIdx.x == 0) *f16_row_scale(rounded, INNER) = scale;
-    }
-    float inverse = f16_inverse_scale(scale);
-#pragma unroll
-    for (u32 i = 0; i < ROW_VECTORS_HELD; i++) {
-        u32 vector = i * CHUNK_THREADS + threadIdx.x;
-        if (vector < INNER / 4) round_four(rounded, 4 * vector, INNER, p.rounded_kind, value[i], inverse);
-    }
+    normalize_held<CHUNK_THREADS>(value, weight, shared.scales, GROUP_SIZE, INNER, out, byte_row(p.rounded, at.row),
+                                  p.rounded_kind, shared.scratch);
 }
 
 // Advances the block's part of the state at the end of a chunk.
 DEVICE void end_chunk(const SsmStepParams& p, const RowShared& shared, BoundaryShared& boundary, const RowPlace& at,
                       const ChunkPlace& place, const ScanHead& own, bool has_state) {
     StatePiece piece = {};
-    if (has_state) load_piece(piece, place, own.part, state_words(p.slots, at.slot, at.position, own.head, HEADS));
+    if (has_state) load_piece(piece, place, own.part, at.state(p));
 #pragma unroll
     for (u32 i = threadIdx.x; i < SSM_CHUNK * PART_CHANNELS; i += CHUNK_THREADS) {
         u32 s = i / PART_CHANNELS, channel = i % PART_CHANNELS;
@@ -402,6 +166,23 @@ DEVICE void end_chunk(const SsmStepParams& p, const RowShared& shared, BoundaryS
     u32 next = at.position + 1;
     round_piece(piece, place, own, p.slots.layer, next);
     store_piece(piece, place, own.part, state_words(p.slots, at.slot, next, own.head, HEADS));
+}
+
+// Keeps what the end of a chunk takes of the row's work.
+DEVICE void prepare_end(BoundaryShared& boundary, const ChunkPlace& place, const ChunkB& b, const ChunkSteps& steps,
+                        float sum) {
+    b.put_into(boundary.b, place);
+    if (place.warp != 0) return;
+    boundary.decays[place.lane] = expf(steps.sum);
+    boundary.steps[place.lane] = __fmul_rn(expf(__fsub_rn(sum, steps.sum)), steps.dt);
+}
+
+// Takes a channel of x of the row in.
+DEVICE void take_x(const SsmStepParams& p, RowShared& shared, const RowPlace& at, const ChunkPlace& place, u32 channel,
+                   float raw, float x) {
+    shared.x[place.lane] = x;
+    at.ring_x(p, at.t)[place.lane] = x;
+    at.raw(p, 0)[channel] = raw;
 }
 
 // Three blocks hide each other's waits, where registers suffice for all.
@@ -430,23 +211,26 @@ KERNEL __launch_bounds__(CHUNK_THREADS, BLOCKS_AT_ONCE) ssm_row(const __grid_con
     bool has_x = place.warp == CHUNK_WARPS - 1 && at.part * PART_CHANNELS + place.lane < HEAD_DIM;
     u32 column = threadIdx.x, channel = INNER + column / STATE * GROUP_STATE + at.group * STATE + column % STATE;
     StatePiece piece = {};
-    if (has_state) load_piece(piece, place, own.part, state_words(p.slots, at.slot, at.position, own.head, HEADS));
+    if (has_state) load_piece(piece, place, own.part, at.state(p));
     ChunkB b;
     ChunkB::Values b_values;
     b.fetch(b_values, p, at, place);
     ChunkX x;
     ChunkX::Values x_values;
-    x.fetch(x_values, p, at, place, makes_outputs);
-    ChunkSteps steps;
-    steps.fetch(p, at, makes_outputs);
+    ChunkSteps steps = {};
+    float dt_bias = 0.0f;
+    if (makes_outputs) {
+        x.fetch(x_values, p, at, place);
+        steps.fetch(p, at);
+        dt_bias = p.dt_bias[at.head];
+    }
     Convolution convolution, x_convolution;
     convolution.fetch(p, at, channel, true);
-    x_convolution.fetch(p, at, x_channel, has_x);
-    float dt_bias = p.dt_bias[at.head];
+    if (place.warp == CHUNK_WARPS - 1) x_convolution.fetch(p, at, x_channel, has_x);
     // From here on values are waited for.
     b.take(b_values);
     convolution.add_up();
-    x_convolution.add_up();
+    if (place.warp == CHUNK_WARPS - 1) x_convolution.add_up();
     if (makes_outputs) {
         x.take(x_values);
         x.park(shared.parked_x[place.warp], place);
@@ -464,28 +248,18 @@ KERNEL __launch_bounds__(CHUNK_THREADS, BLOCKS_AT_ONCE) ssm_row(const __grid_con
     float value = convolution.of(raw);
     shared.bc[column] = value;
     if (is_first_of_group && column < STATE) at.ring_b(p, at.t)[column] = value;
-    if (has_x) {
-        float own_x = x_convolution.of(raw_x);
-        shared.x[place.lane] = own_x;
-        at.ring_x(p, at.t)[place.lane] = own_x;
-        at.raw(p, 0)[x_channel] = raw_x;
-    }
+    if (has_x) take_x(p, shared, at, place, x_channel, raw_x, x_convolution.of(raw_x));
     float sum = 0.0f;
     if (makes_outputs) {
         float dt = softplus(__fadd_rn(raw_dt, dt_bias));
         sum = steps.insert(dt, at, own.a);
+        z = make_float2(silu(z.x), silu(z.y));
         if (at.part == 0 && threadIdx.x == 0) *at.ring_dt(p, at.t) = dt;
     }
     __syncthreads();
     b.insert(shared.bc, at, place);
     multiply_c(shared, place, b, state, has_state);
-    if (ends_chunk) {
-        b.put_into(boundary.b, place);
-        if (place.warp == 0) {
-            boundary.decays[place.lane] = expf(steps.sum);
-            boundary.steps[place.lane] = __fmul_rn(expf(__fsub_rn(sum, steps.sum)), steps.dt);
-        }
-    }
+    if (ends_chunk) prepare_end(boundary, place, b, steps, sum);
     if (threadIdx.x == 0) shared.is_last = false;
     __syncthreads();
     if (makes_outputs) {

@@ -18,6 +18,9 @@ use crate::source::Specialisation;
 /// Shared memory that a kernel has without asking.
 const PLAIN_SHARED_BYTES: u32 = 16 << 10;
 
+/// Percent of the memory that a multiprocessor divides between shared memory and cache.
+const ALL_SHARED: i32 = 100;
+
 /// A module on the device, unloaded when dropped.
 struct Module {
     raw: sys::CUmodule,
@@ -160,6 +163,12 @@ impl Modules {
                 // SAFETY: the module is loaded and the name a C string.
                 let result = unsafe { sys::cuModuleGetFunction(&mut raw, module.raw, entry.as_ptr()) };
                 check(result, &format!("looking for {kernel}"))?;
+                // All kernels ask for the same division between shared memory and cache: a multiprocessor that has to
+                // change its own must be empty first, so that no kernel could begin beside the one before it.
+                let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+                // SAFETY: the function is loaded.
+                let result = unsafe { sys::cuFuncSetAttribute(raw, attribute, ALL_SHARED) };
+                check(result, &format!("giving {kernel} shared memory"))?;
                 Function { raw, shared_bytes: PLAIN_SHARED_BYTES }
             }
         };

@@ -33,6 +33,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("round.cuh", include_str!("../kernels/round.cuh")),
     ("ssm.cuh", include_str!("../kernels/ssm.cuh")),
     ("ssm_chunk.cuh", include_str!("../kernels/ssm_chunk.cuh")),
+    ("ssm_row.cuh", include_str!("../kernels/ssm_row.cuh")),
     ("stored.cuh", include_str!("../kernels/stored.cuh")),
     ("types.cuh", include_str!("../kernels/types.cuh")),
     ("wgmma.cuh", include_str!("../kernels/wgmma.cuh")),

@@ -17,6 +17,8 @@ use crate::kernels::declaration::{Bind, Declaration};
 use crate::kernels::declarations;
 use crate::params::narrow;
 use crate::pipelines::Pipelines;
+#[cfg(not(target_family = "wasm"))]
+use crate::profile;
 use crate::program::{Compiled, Part, Places, Surroundings};
 use crate::step_table::{PreviousRows, Surroundings as StepSurroundings, Table};
 use crate::steps::{CHOICE_ROWS, Results, Steps};
@@ -316,19 +318,14 @@ impl WebGpuBackend {
         self.device.write(&self.buffers.step, at as u64, &self.table.words()[at..]);
     }
 
-    /// Runs a step call by call, waits for each and adds up the times, submission and waiting included.
+    /// Runs a step call by call and adds up the times: the device's own, or those of submitting and waiting.
     #[cfg(not(target_family = "wasm"))]
     fn profile(&mut self, id: ProgramId, step: &StepInputs) -> Result<(), BackendError> {
         self.device.device.poll(wgpu::PollType::wait_indefinitely()).ok();
-        for call in 0..self.programs[id.0].program.calls.len() {
-            let mut encoder = self.encoder();
-            self.programs[id.0].encode(&mut encoder, step, Part::Call(call));
-            let begin = std::time::Instant::now();
-            self.device.queue.submit([encoder.finish()]);
-            self.device.device.poll(wgpu::PollType::wait_indefinitely()).ok();
-            let time = &mut self.programs[id.0].times[call];
-            time.total += begin.elapsed();
-            time.runs += 1;
+        let times = profile::call_times(&self.device, &self.programs[id.0], step)?;
+        for (sum, time) in self.programs[id.0].times.iter_mut().zip(times) {
+            sum.total += time;
+            sum.runs += 1;
         }
         self.device.faults.check("a profiled step")
     }

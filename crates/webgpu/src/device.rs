@@ -208,9 +208,14 @@ impl Device {
         info.max_buffer_bytes = required_limits.max_buffer_size;
         info.workgroup_bytes = required_limits.max_compute_workgroup_storage_size as usize;
         info.max_binding_bytes = required_limits.max_storage_buffer_binding_size;
+        // For profiles: without it, calls are timed from the host.
+        let required_features = match limits {
+            Limits::Smallest => wgpu::Features::empty(),
+            Limits::Adapter => adapter.features() & wgpu::Features::TIMESTAMP_QUERY,
+        };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("mambo"),
-            required_features: wgpu::Features::empty(),
+            required_features,
             required_limits,
             ..Default::default()
         };

@@ -15,6 +15,7 @@ mod fusion;
 mod kernels;
 mod params;
 mod pipelines;
+mod profile;
 mod program;
 mod source;
 mod step_table;

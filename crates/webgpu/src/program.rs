@@ -102,7 +102,8 @@ impl Compiled {
         let fusion = Fusion::of(&self.program, around.device.info.workgroup_bytes);
         for (index, call) in self.program.calls.iter().enumerate() {
             let need = Cell::new(0);
-            let norm = fusion.norm_of[index].map(|norm| self.norm(around, vectors, &self.program.calls[norm]));
+            let norm =
+                fusion.norm_of[index].map(|norm| self.norm(around, vectors, &self.program.calls[norm]));
             let mut binding = self.binding(around, vectors, call, &need)?;
             binding.norm = norm.transpose()?;
             binding.is_absorbed = fusion.is_absorbed[index];
@@ -113,12 +114,7 @@ impl Compiled {
     }
 
     /// What a product has to know of the norm that it does itself.
-    fn norm(
-        &self,
-        around: &Surroundings,
-        vectors: &mut Vectors,
-        call: &Call,
-    ) -> Result<Norm, BackendError> {
+    fn norm(&self, around: &Surroundings, vectors: &mut Vectors, call: &Call) -> Result<Norm, BackendError> {
         let need = Cell::new(0);
         let binding = self.binding(around, vectors, call, &need)?;
         match call.op {
@@ -240,6 +236,17 @@ impl Compiled {
 
     /// Encodes a part of a step in one pass.
     pub fn encode(&self, encoder: &mut wgpu::CommandEncoder, step: &StepInputs, part: Part) {
+        self.encode_timed(encoder, step, part, None);
+    }
+
+    /// The same, with places for the times at which the pass begins and ends.
+    pub fn encode_timed(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        step: &StepInputs,
+        part: Part,
+        timestamp_writes: Option<wgpu::ComputePassTimestampWrites>,
+    ) {
         let (_, bound) = self.bound.as_ref().expect("a program is bound before it is encoded");
         let facts = StepFacts::of(step);
         let chooser = self.chooser.unwrap_or(bound.calls.len());
@@ -249,7 +256,8 @@ impl Compiled {
             Part::Choosing => (false, chooser..bound.calls.len(), true),
             Part::Call(call) => (call == 0, call..call + 1, call + 1 == bound.calls.len()),
         };
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        let mut pass =
+            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes });
         let before = bound.begin.iter().filter(|_| begins && facts.takes_rows);
         let after = bound.end.iter().filter(|_| ends);
         for bound in before.chain(bound.calls[calls].iter().flatten()).chain(after) {

@@ -221,9 +221,9 @@ fn batches(shards: &[Shard], rows: Range<usize>) -> Vec<Vec<Job<'_>>> {
     for shard in shards {
         let (start, end) = (rows.start.max(shard.rows.start), rows.end.min(shard.rows.end));
         let at_once = (WORDS_AT_ONCE / shard.layout.row_words().max(1)).max(1);
-        jobs.extend((start..end).step_by(at_once).map(|first| {
-            Job { shard, rows: first..(first + at_once).min(end) }
-        }));
+        jobs.extend(
+            (start..end).step_by(at_once).map(|first| Job { shard, rows: first..(first + at_once).min(end) }),
+        );
     }
     let mut jobs = jobs.into_iter().peekable();
     let mut rounds = Vec::new();

@@ -4,7 +4,7 @@ use mambo_kernel::{BackendError, Op, OpKind};
 
 use super::binding::Binding;
 use super::declaration::Declaration;
-use super::round::{rounded, rounds};
+use super::round::{is_in_fours, rounded, rounds};
 use super::slot::SlotView;
 use crate::arch::Arch;
 use crate::launch::Launch;
@@ -45,12 +45,19 @@ pub(crate) fn norm_shared_bytes(channels: usize, groups: usize) -> u32 {
     4 * (channels + groups * (channels / groups).div_ceil(NORM_PIECE)) as u32
 }
 
-fn kernel() -> Specialisation {
-    Specialisation::new(&SOURCE, "gated_group_norm")
+/// Threads of a block of `even_group_norm`.
+const EVEN_THREADS: u32 = 256;
+
+fn kernel(entry: &'static str, channels: usize) -> Specialisation {
+    let vectors = channels.div_ceil(4 * EVEN_THREADS as usize);
+    Specialisation::new(&SOURCE, entry).define("HELD_VECTORS", vectors)
 }
 
 pub(crate) fn declare(_: Arch) -> Vec<Declaration> {
-    let declaration = Declaration::new(OpKind::GatedGroupNorm, "f32", vec![kernel()], bind);
+    // A small mixer, and those of Nano 30B and 4B.
+    let even = [1024, 4096, 7680].map(|channels| kernel("even_group_norm", channels));
+    let kernels = [vec![kernel("gated_group_norm", 4096)], even.to_vec()].concat();
+    let declaration = Declaration::new(OpKind::GatedGroupNorm, "f32", kernels, bind);
     vec![
         declaration.offering(|row| row.accepting(|site| site.input_cols() <= MOST_CHANNELS).rounding(rounds)),
     ]
@@ -72,6 +79,18 @@ fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
         eps,
         unused: 0,
     };
-    let launch = Launch::new(kernel(), &params).grid([binding.rows(), 1, 1]).block(NORM_BLOCK);
-    Ok(vec![launch.shared(norm_shared_bytes(out.cols as usize, groups))])
+    let (channels, grid) = (out.cols as usize, [binding.rows(), 1, 1]);
+    let shared = norm_shared_bytes(channels, groups);
+    let mut operands = binding.call.inputs.iter().chain(&binding.call.outputs);
+    let is_even = channels.is_multiple_of(64)
+        && (channels / groups).is_multiple_of(NORM_PIECE)
+        && operands.all(is_in_fours);
+    // The general form keeps the channels in shared memory, the even one no more than sums and scales.
+    let launch = match is_even {
+        true => Launch::new(kernel("even_group_norm", channels), &params)
+            .block(EVEN_THREADS)
+            .shared((4 * (channels / NORM_PIECE + groups)) as u32),
+        false => Launch::new(kernel("gated_group_norm", 4096), &params).block(NORM_BLOCK).shared(shared),
+    };
+    Ok(vec![launch.grid(grid)])
 }

@@ -1,6 +1,6 @@
 //! Rows of private types: the op `quantize`, and what kernels that round their output as they write it share.
 
-use mambo_kernel::{BackendError, Elem, Op, OpKind, Site};
+use mambo_kernel::{BackendError, Elem, Op, OpKind, Operand, Place, Site};
 
 use super::binding::Binding;
 use super::declaration::Declaration;
@@ -45,6 +45,15 @@ pub(crate) fn kind(elem: Elem) -> u32 {
 /// Whether a kernel whose blocks take whole rows can write a private type.
 pub(crate) fn rounds(_: &Site, elem: Elem) -> bool {
     elem == F16 || elem == BF16X2
+}
+
+/// Whether kernels can read and write an operand's f32 rows in vectors of four.
+pub(crate) fn is_in_fours(operand: &Operand) -> bool {
+    let start = match operand.place {
+        Place::Arena(offset) | Place::Hidden(offset) => offset,
+        Place::TokenIds | Place::Wanted => return false,
+    };
+    start.is_multiple_of(16) && operand.stride_bytes.is_multiple_of(16) && operand.cols.is_multiple_of(4)
 }
 
 /// The rounded output of a call and its kind.

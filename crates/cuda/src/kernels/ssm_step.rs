@@ -5,7 +5,7 @@ use mambo_kernel::{BackendError, Op, OpKind, Phase, SSM_CHUNK, Site, SsmDims, St
 use super::binding::Binding;
 use super::declaration::Declaration;
 use super::gated_group_norm::{MOST_CHANNELS, NORM_BLOCK, NORM_PIECE, norm_shared_bytes};
-use super::round::{rounded, rounds};
+use super::round::{is_in_fours, rounded, rounds};
 use super::slot::{
     ODD, PART_CHANNELS, RELEASED, SlotView, chunk_shared_bytes, chunk_threads, head_blocks, is_scannable,
     segment_blocks, sized,
@@ -141,8 +141,7 @@ fn bind_rows(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
     // Vectors of four are read of the rows.
     if tokens > MOST_ROWS
         || !layout.chunks.is_power_of_two()
-        || !params.x.stride.is_multiple_of(16)
-        || !params.out.stride.is_multiple_of(16)
+        || !binding.call.inputs.iter().chain(&binding.call.outputs).all(is_in_fours)
     {
         return bind(binding);
     }

@@ -13,6 +13,7 @@ use mambo_kernel::{
 };
 use mambo_model::{BuildOptions, WeightTable, bind, describe};
 use mambo_tensor::DType;
+use mambo_webgpu::{WebGpuBackend, WebGpuOptions};
 
 /// The golden checkpoints of the repository.
 pub const CASES: [&str; 9] =
@@ -56,6 +57,8 @@ pub enum On {
     Cpu(Isa, usize),
     /// The first GPU.
     Cuda,
+    /// The first device that WebGPU has, which may be a program.
+    WebGpu,
 }
 
 /// Kernels are compiled once for all tests.
@@ -113,6 +116,9 @@ impl On {
         Ok(match self {
             On::Reference => Box::new(ReferenceBackend::new()),
             On::Cuda => Box::new(CudaBackend::new(&cuda_options()).map_err(|error| error.to_string())?),
+            On::WebGpu => Box::new(
+                WebGpuBackend::new(&WebGpuOptions::default()).map_err(|error| error.to_string())?,
+            ),
             On::Cpu(isa, threads) => Box::new(
                 CpuBackend::new(CpuOptions {
                     threads,

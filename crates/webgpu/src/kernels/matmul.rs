@@ -312,8 +312,7 @@ fn shaped(kernel: Kernel, shape: Shape, shard: &Shard, params: &MatmulParams, ti
 fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::Matmul { out, epilogue } = binding.call.op else { binding.wrong_op() };
     let matrix = binding.matrix(0, [1, out, binding.call.inputs[0].cols])?;
-    let kernel =
-        Kernel { form: matrix.form, has_experts: false, epilogue, ..Kernel::PLAIN };
+    let kernel = Kernel { form: matrix.form, has_experts: false, epilogue, ..Kernel::PLAIN };
     let (rows, most) = (binding.rows(), binding.most_rows());
     let mut launches = Vec::new();
     for shard in &matrix.shards {

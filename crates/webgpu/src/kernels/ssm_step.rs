@@ -57,11 +57,7 @@ pub(crate) fn declare() -> Vec<Declaration> {
     };
     let sizes = StateElem::ALL.into_iter().flat_map(|elem| [(RELEASED, elem), (ODD, elem)]);
     let kernels = sizes.flat_map(|(dims, elem)| {
-        [
-            columns_kernel(&dims, elem),
-            scan_kernel(&dims, elem, false),
-            scan_kernel(&dims, elem, true),
-        ]
+        [columns_kernel(&dims, elem), scan_kernel(&dims, elem, false), scan_kernel(&dims, elem, true)]
     });
     let declaration = Declaration::new(OpKind::SsmStep, "f32", kernels.collect(), bind);
     vec![declaration.offering(|row| row.accepting(accepts))]
@@ -137,11 +133,9 @@ fn single_rows(
     let mut launches = vec![columns.caching(&pool.buffer)];
     for gated in [false, true].into_iter().filter(|gated| !gated || is_absorbed) {
         let out = if gated { binding.output(0) } else { y };
-        let scan = Launch::new(
-            scan_kernel(dims, elem, gated),
-            &StepParams { out, ..params },
-            move |facts| if takes(facts, gated) { by_segment(parts, facts) } else { [0; 3] },
-        );
+        let scan = Launch::new(scan_kernel(dims, elem, gated), &StepParams { out, ..params }, move |facts| {
+            if takes(facts, gated) { by_segment(parts, facts) } else { [0; 3] }
+        });
         launches.push(scan.caching(&pool.buffer));
     }
     launches

@@ -29,6 +29,8 @@ const ROUTER_ROW_BLOCKS: usize = 8;
 const MOST_EXPERTS: usize = 256;
 /// Values of a row that a thread of the norm holds.
 const HELD: usize = 8;
+/// Blocks of products of several rows that a multiprocessor runs at once.
+const BLOCKS_AT_ONCE: usize = 3;
 /// Floats from one row's sums to the next.
 const SUMS_STRIDE: usize = 20;
 /// Slices of the columns.
@@ -214,6 +216,14 @@ impl<'a> Layer<'a> {
         self.most_tiles().min((experts * (1.0 - missed) * 1.08) as usize + 2)
     }
 
+    /// Those of the products down, whose blocks ask for the next weights before they are done with these: so many that
+    /// all run at once, where there is more than one row.
+    fn down_tiles_at_once(&self) -> usize {
+        let at_once = BLOCKS_AT_ONCE * self.calls[DOWN].facts.processors as usize;
+        let blocks = self.down.units().div_ceil(UNITS);
+        if self.tile_rows == 1 { self.most_tiles() } else { self.most_tiles().min((at_once / blocks).max(1)) }
+    }
+
     /// Shared memory of a block of the products up and down; none where it has too little.
     fn shared_bytes(&self) -> Option<(usize, usize)> {
         let up = UNITS * self.up.unit_bytes() + self.tile_rows * self.up.row_bytes() + self.sum_bytes();
@@ -346,7 +356,7 @@ impl<'a> Layer<'a> {
             routed_blocks: narrow(self.down.units().div_ceil(UNITS)),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            tiles_at_once: narrow(self.tiles_at_once()),
+            tiles_at_once: narrow(self.down_tiles_at_once()),
             rows_at: narrow(self.down_weights()),
             sums_at: narrow(self.down_sums_at()),
         };
