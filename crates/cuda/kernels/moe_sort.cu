@@ -77,13 +77,19 @@ KERNEL __launch_bounds__(THREADS) moe_sort(const __grid_constant__ MoeSortParams
     __syncthreads();
     if (threadIdx.x < 32) place_experts(p, places, lane);
     __syncthreads();
+    // Pairs are put in their places here where there is room, so that what is written out stands side by side.
+    bool has_room = pairs <= p.room;
+    u32* order = has_room ? before + p.experts : p.order;
 #pragma unroll
     for (int i = 0; i < KEPT; i++) {
         u32 pair = i * THREADS + threadIdx.x;
-        if (pair < pairs) p.order[places[kept[i] & 0xffffu] + (kept[i] >> 16)] = pair;
+        if (pair < pairs) order[places[kept[i] & 0xffffu] + (kept[i] >> 16)] = pair;
     }
     for (u32 pair = beyond + threadIdx.x; pair < pairs; pair += THREADS) {
         u32 expert = pair_expert(p, pair);
-        p.order[places[expert] + atomicAdd(&before[expert], 1u)] = pair;
+        order[places[expert] + atomicAdd(&before[expert], 1u)] = pair;
     }
+    if (!has_room) return;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < pairs; i += THREADS) p.order[i] = order[i];
 }

@@ -59,6 +59,9 @@ c_struct! {
         pub order: Ptr<u32>,
         pub experts: u32,
         pub tile_rows: u32,
+        /// Pairs that shared memory has room for.
+        pub room: u32,
+        pub unused: u32,
     }
 
     pub(super) struct MatmulPlainParams {

@@ -320,6 +320,8 @@ impl Product<'_> {
         params.row_tiles = sorted.row_tiles;
         params.row_tile_count = sorted.row_tile_count;
         params.order = sorted.order;
+        let available = self.facts().shared_bytes as usize / size_of::<u32>();
+        let room = if 2 * experts + rows <= available { rows } else { 0 };
         let sort = MoeSortParams {
             step: params.step,
             ids: params.ids,
@@ -328,8 +330,11 @@ impl Product<'_> {
             order: sorted.order,
             experts: params.experts,
             tile_rows: narrow(tile_rows),
+            room: narrow(room),
+            unused: 0,
         };
-        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(2 * experts * size_of::<u32>()))
+        let shared = (2 * experts + room) * size_of::<u32>();
+        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(shared))
     }
 
     /// Whether there are rows enough for tiles of f32 weights, and these can be copied 16 bytes at a time.
