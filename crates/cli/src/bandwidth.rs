@@ -13,7 +13,7 @@ const PASS_BYTES: usize = 512 << 20;
 /// The same on a GPU.
 const GPU_PASS_BYTES: usize = 2 << 30;
 /// The same on a GPU that may be a small one.
-const ANY_GPU_PASS_BYTES: usize = 256 << 20;
+pub const ANY_GPU_PASS_BYTES: usize = 256 << 20;
 
 /// Bytes per second that `threads` threads read together.
 pub fn read_bandwidth(threads: usize) -> Result<f64> {

@@ -70,10 +70,8 @@ fn answers(engine: &mut Engine, prompts: &[Vec<u32>]) -> Vec<Vec<Choice>> {
 }
 
 fn company(case: &str) -> Result<(), String> {
-    let prompts: Vec<Vec<u32>> = [5u32, 40, 19]
-        .into_iter()
-        .map(|len| (0..len).map(|i| (i * 7 + len) % 90).collect())
-        .collect();
+    let prompts: Vec<Vec<u32>> =
+        [5u32, 40, 19].into_iter().map(|len| (0..len).map(|i| (i * 7 + len) % 90).collect()).collect();
     let mut alone = load(case, On::WebGpu, Setup { sequences: 1, ..Setup::default() });
     let want: Vec<_> =
         prompts.iter().map(|prompt| answers(&mut alone, std::slice::from_ref(prompt)).remove(0)).collect();

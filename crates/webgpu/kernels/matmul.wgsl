@@ -83,35 +83,50 @@ fn normalize(thread: u32) {
     }
 }
 
+// Sums of four outputs for up to four rows: fields, because arrays might not be kept in registers.
+struct Chains { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
+struct Quads { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
+
+fn add_columns(w: Quads, x: vec4<f32>, chain: vec4<f32>) -> vec4<f32> {
+    var sum = fma(vec4<f32>(w.a.x, w.b.x, w.c.x, w.d.x), vec4<f32>(x.x), chain);
+    sum = fma(vec4<f32>(w.a.y, w.b.y, w.c.y, w.d.y), vec4<f32>(x.y), sum);
+    sum = fma(vec4<f32>(w.a.z, w.b.z, w.c.z, w.d.z), vec4<f32>(x.z), sum);
+    return fma(vec4<f32>(w.a.w, w.b.w, w.c.w, w.d.w), vec4<f32>(x.w), sum);
+}
+
 // Adds four columns of a block; `at` is the block's place in the round.
-fn add_quad(blocks: Blocks, at: u32, i: u32, chains: ptr<function, array<vec4<f32>, TILE_ROWS>>) {
-    let a = quad(blocks.a, i);
-    let b = quad(blocks.b, i);
-    let c = quad(blocks.c, i);
-    let d = quad(blocks.d, i);
+fn add_quad(blocks: Blocks, at: u32, i: u32, chains: Chains) -> Chains {
+    let w = Quads(quad(blocks.a, i), quad(blocks.b, i), quad(blocks.c, i), quad(blocks.d, i));
     let place = at * 8u + (i ^ (at & 7u));
-    for (var r = 0u; r < TILE_ROWS; r++) {
-        let x = xs[r * ROUND * 8u + place];
-        var chain = (*chains)[r];
-        chain = fma(vec4<f32>(a.x, b.x, c.x, d.x), vec4<f32>(x.x), chain);
-        chain = fma(vec4<f32>(a.y, b.y, c.y, d.y), vec4<f32>(x.y), chain);
-        chain = fma(vec4<f32>(a.z, b.z, c.z, d.z), vec4<f32>(x.z), chain);
-        (*chains)[r] = fma(vec4<f32>(a.w, b.w, c.w, d.w), vec4<f32>(x.w), chain);
+    var sums = chains;
+    sums.a = add_columns(w, xs[place], sums.a);
+    if (TILE_ROWS > 1u) {
+        sums.b = add_columns(w, xs[ROUND * 8u + place], sums.b);
     }
+    if (TILE_ROWS > 2u) {
+        sums.c = add_columns(w, xs[2u * ROUND * 8u + place], sums.c);
+        sums.d = add_columns(w, xs[3u * ROUND * 8u + place], sums.d);
+    }
+    return sums;
 }
 
 fn multiply(blocks: Blocks, at: u32, team: u32) {
-    var chains = array<vec4<f32>, TILE_ROWS>();
-    add_quad(blocks, at, 0u, &chains);
-    add_quad(blocks, at, 1u, &chains);
-    add_quad(blocks, at, 2u, &chains);
-    add_quad(blocks, at, 3u, &chains);
-    add_quad(blocks, at, 4u, &chains);
-    add_quad(blocks, at, 5u, &chains);
-    add_quad(blocks, at, 6u, &chains);
-    add_quad(blocks, at, 7u, &chains);
-    for (var r = 0u; r < TILE_ROWS; r++) {
-        sums[(r * TEAMS + team) * ROUND + at] = chains[r];
+    let zero = vec4<f32>(0.0);
+    var chains = add_quad(blocks, at, 0u, Chains(zero, zero, zero, zero));
+    chains = add_quad(blocks, at, 1u, chains);
+    chains = add_quad(blocks, at, 2u, chains);
+    chains = add_quad(blocks, at, 3u, chains);
+    chains = add_quad(blocks, at, 4u, chains);
+    chains = add_quad(blocks, at, 5u, chains);
+    chains = add_quad(blocks, at, 6u, chains);
+    chains = add_quad(blocks, at, 7u, chains);
+    sums[team * ROUND + at] = chains.a;
+    if (TILE_ROWS > 1u) {
+        sums[(TEAMS + team) * ROUND + at] = chains.b;
+    }
+    if (TILE_ROWS > 2u) {
+        sums[(2u * TEAMS + team) * ROUND + at] = chains.c;
+        sums[(3u * TEAMS + team) * ROUND + at] = chains.d;
     }
 }
 

@@ -57,6 +57,16 @@ fn stage_rows(count: u32, first_column: u32, thread: u32) {
     }
 }
 
+// Stores eight outputs of a row of the tile.
+fn finish_row(row: u32, count: u32, expert: u32, output: u32, low: vec4<f32>, high: vec4<f32>) {
+    if (row < count && output < p.outputs) {
+        finish(out_rows[row], output, low, ends_of(out_rows[row], expert, output));
+    }
+    if (row < count && output + 64u < p.outputs) {
+        finish(out_rows[row], output + 64u, high, ends_of(out_rows[row], expert, output + 64u));
+    }
+}
+
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     pick(group.z * GRID_ROWS + group.y, thread);
@@ -67,13 +77,44 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         return;
     }
     let first_output = group.x * OUTPUTS;
-    // Outputs 4 · out .. and 64 + 4 · out .., rows 4 · in .. and TILE_ROWS / 2 + 4 · in ..
+    // Outputs 4 · own_output and 64 beyond, rows 4 · own_row and half a tile beyond; fields of their own, because arrays
+    // might not be kept in registers.
     let own_output = thread % 16u;
     let own_row = thread / 16u;
-    var sums: array<vec4<f32>, 16>;
+    let zero = vec4<f32>(0.0);
+    var sum0 = zero;
+    var sum1 = zero;
+    var sum2 = zero;
+    var sum3 = zero;
+    var sum4 = zero;
+    var sum5 = zero;
+    var sum6 = zero;
+    var sum7 = zero;
+    var sum8 = zero;
+    var sum9 = zero;
+    var sum10 = zero;
+    var sum11 = zero;
+    var sum12 = zero;
+    var sum13 = zero;
+    var sum14 = zero;
+    var sum15 = zero;
     for (var block = 0u; block < p.blocks; block++) {
-        // By row, eight outputs as two vectors.
-        var chains = array<vec4<f32>, 16>();
+        var chain0 = zero;
+        var chain1 = zero;
+        var chain2 = zero;
+        var chain3 = zero;
+        var chain4 = zero;
+        var chain5 = zero;
+        var chain6 = zero;
+        var chain7 = zero;
+        var chain8 = zero;
+        var chain9 = zero;
+        var chain10 = zero;
+        var chain11 = zero;
+        var chain12 = zero;
+        var chain13 = zero;
+        var chain14 = zero;
+        var chain15 = zero;
         for (var half = 0u; half < 2u; half++) {
             stage_weights(expert, first_output, block, half, thread);
             stage_rows(count, block * 32u + half * COLUMNS, thread);
@@ -83,38 +124,51 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 let w1 = ws[k * 32u + 16u + own_output];
                 let x0 = xs[k * ROW_VECTORS + own_row];
                 let x1 = xs[k * ROW_VECTORS + ROW_VECTORS / 2u + own_row];
-                chains[0] = fma(w0, vec4<f32>(x0.x), chains[0]);
-                chains[1] = fma(w1, vec4<f32>(x0.x), chains[1]);
-                chains[2] = fma(w0, vec4<f32>(x0.y), chains[2]);
-                chains[3] = fma(w1, vec4<f32>(x0.y), chains[3]);
-                chains[4] = fma(w0, vec4<f32>(x0.z), chains[4]);
-                chains[5] = fma(w1, vec4<f32>(x0.z), chains[5]);
-                chains[6] = fma(w0, vec4<f32>(x0.w), chains[6]);
-                chains[7] = fma(w1, vec4<f32>(x0.w), chains[7]);
-                chains[8] = fma(w0, vec4<f32>(x1.x), chains[8]);
-                chains[9] = fma(w1, vec4<f32>(x1.x), chains[9]);
-                chains[10] = fma(w0, vec4<f32>(x1.y), chains[10]);
-                chains[11] = fma(w1, vec4<f32>(x1.y), chains[11]);
-                chains[12] = fma(w0, vec4<f32>(x1.z), chains[12]);
-                chains[13] = fma(w1, vec4<f32>(x1.z), chains[13]);
-                chains[14] = fma(w0, vec4<f32>(x1.w), chains[14]);
-                chains[15] = fma(w1, vec4<f32>(x1.w), chains[15]);
+                chain0 = fma(w0, vec4<f32>(x0.x), chain0);
+                chain1 = fma(w1, vec4<f32>(x0.x), chain1);
+                chain2 = fma(w0, vec4<f32>(x0.y), chain2);
+                chain3 = fma(w1, vec4<f32>(x0.y), chain3);
+                chain4 = fma(w0, vec4<f32>(x0.z), chain4);
+                chain5 = fma(w1, vec4<f32>(x0.z), chain5);
+                chain6 = fma(w0, vec4<f32>(x0.w), chain6);
+                chain7 = fma(w1, vec4<f32>(x0.w), chain7);
+                chain8 = fma(w0, vec4<f32>(x1.x), chain8);
+                chain9 = fma(w1, vec4<f32>(x1.x), chain9);
+                chain10 = fma(w0, vec4<f32>(x1.y), chain10);
+                chain11 = fma(w1, vec4<f32>(x1.y), chain11);
+                chain12 = fma(w0, vec4<f32>(x1.z), chain12);
+                chain13 = fma(w1, vec4<f32>(x1.z), chain13);
+                chain14 = fma(w0, vec4<f32>(x1.w), chain14);
+                chain15 = fma(w1, vec4<f32>(x1.w), chain15);
             }
             workgroupBarrier();
         }
-        for (var i = 0u; i < 16u; i++) {
-            sums[i] = sums[i] + chains[i];
-        }
+        sum0 = sum0 + chain0;
+        sum1 = sum1 + chain1;
+        sum2 = sum2 + chain2;
+        sum3 = sum3 + chain3;
+        sum4 = sum4 + chain4;
+        sum5 = sum5 + chain5;
+        sum6 = sum6 + chain6;
+        sum7 = sum7 + chain7;
+        sum8 = sum8 + chain8;
+        sum9 = sum9 + chain9;
+        sum10 = sum10 + chain10;
+        sum11 = sum11 + chain11;
+        sum12 = sum12 + chain12;
+        sum13 = sum13 + chain13;
+        sum14 = sum14 + chain14;
+        sum15 = sum15 + chain15;
     }
-    for (var i = 0u; i < 8u; i++) {
-        let row = own_row * 4u + (i & 3u) + (i >> 2u) * (TILE_ROWS / 2u);
-        let output = first_output + own_output * 4u;
-        if (row < count && output < p.outputs) {
-            finish(out_rows[row], output, sums[2u * i], ends_of(out_rows[row], expert, output));
-        }
-        if (row < count && output + 64u < p.outputs) {
-            let ends = ends_of(out_rows[row], expert, output + 64u);
-            finish(out_rows[row], output + 64u, sums[2u * i + 1u], ends);
-        }
-    }
+    let output = first_output + own_output * 4u;
+    let row = own_row * 4u;
+    let far = row + TILE_ROWS / 2u;
+    finish_row(row, count, expert, output, sum0, sum1);
+    finish_row(row + 1u, count, expert, output, sum2, sum3);
+    finish_row(row + 2u, count, expert, output, sum4, sum5);
+    finish_row(row + 3u, count, expert, output, sum6, sum7);
+    finish_row(far, count, expert, output, sum8, sum9);
+    finish_row(far + 1u, count, expert, output, sum10, sum11);
+    finish_row(far + 2u, count, expert, output, sum12, sum13);
+    finish_row(far + 3u, count, expert, output, sum14, sum15);
 }

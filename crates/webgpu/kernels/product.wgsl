@@ -54,6 +54,21 @@ fn pick(index: u32, thread: u32) {
 // Whether the tile is the only row there is, which need not be looked for.
 const IS_ALONE: bool = EXPERTS == 0u && TILE_ROWS == 1u;
 
+// Fewer than four values that stand in memory, then zeros.
+fn values_at(at: u32, count: u32) -> vec4<f32> {
+    var values = vec4<f32>(0.0);
+    if (count > 0u) {
+        values.x = bitcast<f32>(word(at));
+    }
+    if (count > 1u) {
+        values.y = bitcast<f32>(word(at + 1u));
+    }
+    if (count > 2u) {
+        values.z = bitcast<f32>(word(at + 2u));
+    }
+    return values;
+}
+
 // Four values of x; zeros beyond its columns.
 fn four_of_x(row: u32, col: u32) -> vec4<f32> {
     var at = p.x.data + col;
@@ -63,11 +78,7 @@ fn four_of_x(row: u32, col: u32) -> vec4<f32> {
     if (col + 4u <= p.cols) {
         return bitcast<vec4<f32>>(four_words(at));
     }
-    var values = vec4<f32>(0.0);
-    for (var i = 0u; i < 4u && col + i < p.cols; i++) {
-        values[i] = bitcast<f32>(word(at + i));
-    }
-    return values;
+    return values_at(at, p.cols - min(col, p.cols));
 }
 
 // The row of a shard's weights that an output of an expert has; the last one's beyond it.
@@ -80,17 +91,17 @@ struct Ends { factors: vec4<f32>, residual: vec4<f32> }
 
 fn ends_of(row: u32, expert: u32, output: u32) -> Ends {
     var ends = Ends(vec4<f32>(0.0), vec4<f32>(0.0));
-    for (var i = 0u; i < 4u; i++) {
-        ends.factors[i] = row_factor(weight_row(expert, output + i));
-    }
+    ends.factors.x = row_factor(weight_row(expert, output));
+    ends.factors.y = row_factor(weight_row(expert, output + 1u));
+    ends.factors.z = row_factor(weight_row(expert, output + 2u));
+    ends.factors.w = row_factor(weight_row(expert, output + 3u));
     if (EPILOGUE == 2u) {
         let at = word_at(p.residual, row, p.first + output);
         if (output + 4u <= p.outputs) {
             ends.residual = bitcast<vec4<f32>>(four_words(at));
         } else {
-            for (var i = 0u; output + i < p.outputs; i++) {
-                ends.residual[i] = bitcast<f32>(word(at + i));
-            }
+            let left = p.outputs - output;
+            ends.residual = values_at(at, left);
         }
     }
     return ends;
@@ -110,7 +121,12 @@ fn finish(row: u32, output: u32, sums: vec4<f32>, ends: Ends) {
         put_four(at, bitcast<vec4<u32>>(values));
         return;
     }
-    for (var i = 0u; i < 4u && output + i < p.outputs; i++) {
-        put(at + i, bitcast<u32>(values[i]));
+    let left = p.outputs - output;
+    put(at, bitcast<u32>(values.x));
+    if (left > 1u) {
+        put(at + 1u, bitcast<u32>(values.y));
+    }
+    if (left > 2u) {
+        put(at + 2u, bitcast<u32>(values.z));
     }
 }

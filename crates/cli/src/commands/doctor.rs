@@ -10,7 +10,7 @@ use mambo_testkit::contract::{Report, check_all};
 use serde_json::{Value, json};
 
 use crate::args::{BackendArgs, BackendName};
-use crate::bandwidth::read_bandwidth;
+use crate::bandwidth::{ANY_GPU_PASS_BYTES, read_bandwidth};
 use crate::gpus::{self, Gpus};
 use crate::hints::one_sentence;
 use crate::interrupt::Interrupt;
@@ -256,7 +256,7 @@ fn check_any_gpu(args: &DoctorArgs) -> Result<Vec<Check>> {
         name: tried.name.to_owned(),
         result: tried.result.map(|()| "as it should be".to_owned()),
     }));
-    let rate = gpu.read_bandwidth(256 << 20).map_err(|error| error.to_string());
+    let rate = gpu.read_bandwidth(ANY_GPU_PASS_BYTES).map_err(|error| error.to_string());
     checks.push(Check { name: "reading".to_owned(), result: rate.map(|rate| format!("{rate:.0} GB/s")) });
     let result = check_model(place);
     checks.push(Check { name: "model on the GPU".to_owned(), result });

@@ -116,9 +116,9 @@ impl On {
         Ok(match self {
             On::Reference => Box::new(ReferenceBackend::new()),
             On::Cuda => Box::new(CudaBackend::new(&cuda_options()).map_err(|error| error.to_string())?),
-            On::WebGpu => Box::new(
-                WebGpuBackend::new(&WebGpuOptions::default()).map_err(|error| error.to_string())?,
-            ),
+            On::WebGpu => {
+                Box::new(WebGpuBackend::new(&WebGpuOptions::default()).map_err(|error| error.to_string())?)
+            }
             On::Cpu(isa, threads) => Box::new(
                 CpuBackend::new(CpuOptions {
                     threads,
