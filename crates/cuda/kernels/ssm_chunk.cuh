@@ -385,7 +385,7 @@ DEVICE void carry(ChunkShared& shared, const ChunkPlace& place, const StatePiece
     StateFactor state(piece);
     if (fresh == 0 && end == SSM_CHUNK) {
         // As many side by side as registers suffice for.
-        constexpr int AT_ONCE = __CUDA_ARCH__ == 900 ? SSM_CHUNK / 8 : 1;
+        constexpr int AT_ONCE = __CUDA_ARCH__ == 900 ? SSM_CHUNK / 8 : 2;
         for (u32 t0 = 0; t0 < SSM_CHUNK; t0 += 8 * AT_ONCE) carry_tiles<AT_ONCE>(shared, place, state, t0);
         return;
     }
