@@ -106,7 +106,9 @@ template <int ELEM>
 DEVICE void store_state_pair(float* words, u32 index, float2 values) {
     if (ELEM == STATE_F32) *(float2*)(words + index) = values;
     if (ELEM == STATE_F16) ((u32*)words)[index / 2] = f16_pair(values.x, values.y);
-    if (ELEM == STATE_BF16) ((u32*)words)[index / 2] = (u32)bf16_bits(values.x) | (u32)bf16_bits(values.y) << 16;
+    // Rounded, they are their upper halves.
+    if (ELEM == STATE_BF16)
+        ((u32*)words)[index / 2] = __byte_perm(__float_as_uint(values.x), __float_as_uint(values.y), 0x7632);
 }
 
 // Whether the state at this start of a chunk is one that the slot still holds when the sequence has run so far.

@@ -305,7 +305,7 @@ DEVICE void weigh(ChunkShared& shared, const Decays& decays, const ChunkPlace& p
             const u16* a_low = &shared.c.low[t0 + place.lane % 16][place.lane / 16 * 8];
             const u16* b_high = &shared.b.high[s0 + place.lane % 8][place.lane / 8 * 8];
             const u16* b_low = &shared.b.low[s0 + place.lane % 8][place.lane / 8 * 8];
-#pragma unroll
+#pragma unroll(__CUDA_ARCH__ == 900 ? N_BLOCKS : 1)
             for (int n = 0; n < N_PADDED; n += 32) {
                 u32 bh[4], bl[4], ah[4], al[4];
                 SplitSums sums;
@@ -384,7 +384,9 @@ DEVICE void carry_tiles(ChunkShared& shared, const ChunkPlace& place, const Stat
 DEVICE void carry(ChunkShared& shared, const ChunkPlace& place, const StatePiece& piece, u32 fresh, u32 end) {
     StateFactor state(piece);
     if (fresh == 0 && end == SSM_CHUNK) {
-        carry_tiles<SSM_CHUNK / 8>(shared, place, state, 0);
+        // As many side by side as registers suffice for.
+        constexpr int AT_ONCE = __CUDA_ARCH__ == 900 ? SSM_CHUNK / 8 : 2;
+        for (u32 t0 = 0; t0 < SSM_CHUNK; t0 += 8 * AT_ONCE) carry_tiles<AT_ONCE>(shared, place, state, t0);
         return;
     }
     for (u32 t0 = fresh / 8 * 8; t0 < end; t0 += 8) carry_tiles<1>(shared, place, state, t0);
