@@ -1,11 +1,10 @@
 // matmul and moe_matmul of many rows on Hopper: y^T = W x^T with warpgroup products.
 //
-// Persistent blocks take tiles of 64 outputs for each of their CONSUMERS warpgroups and of up to TOKENS rows. Warps of a
-// producer warpgroup take turns at filling a ring of stages of 64 columns by 16-byte copies that place rows as products
-// read them, whichever rows they are. Another warp fences what has landed: such a fence waits for whatever its warp has
-// under way, so that only a warp with nothing else to do can afford it. Consumers unpack weights in registers while
-// products are computed. They start some stages apart and stay so: while one stores its sums or adds up slices, the
-// others use the matrix units.
+// Persistent blocks take tiles of 64 outputs for each of their CONSUMERS warpgroups and of up to TOKENS rows. The warps of
+// a producer warpgroup take turns at filling a ring of stages of 64 columns: weights by bulk copies, as they are held,
+// rows by 16-byte copies that place them as products read them, whichever rows they are. Consumers unpack weights in
+// registers while the products of the stage before are computed. They start some stages apart and stay so: while one
+// stores its sums or adds up slices, the others use the matrix units.
 // Bytes: weights once per tile of rows, rows once per tile of outputs, nearly all from L2, which sets the pace: hence
 // tiles that are large in both directions. FLOPs: 2 per weight and row.
 #define TILE_UNITS (4 * CONSUMERS)
@@ -14,17 +13,17 @@
 
 #define GROUP_THREADS 128
 #define THREADS ((CONSUMERS + 1) * GROUP_THREADS)
-#define PRODUCERS 3
+#define PRODUCERS 4
 #define ROWS_BYTES (TOKENS * 2 * TILE_COLS)
 // A stage: rows, weights, in the first stage of a tile what it is, and in its last what its rows are.
 #define WEIGHTS_AT (PARTS * ROWS_BYTES)
 #define TILE_AT (WEIGHTS_AT + TILE_UNITS * TILE_BYTES)
 #define KNOWN_AT (TILE_AT + 16)
-// Set in the number of a tile's rows where it is the block's last: what consumers keep over a tile costs them registers.
-#define LAST_TILE 0x80000000u
 #define STAGE_BYTES ((KNOWN_AT + TOKENS * 8 + 1023) / 1024 * 1024)
-// Stages from one consumer to the next at the start, of which the last must still find some.
-#define SKEW min(2, (STAGES - 4) / (CONSUMERS - 1))
+// Stages that a producer's warp copies at a time, and stages from one consumer to the next: a stage is handed over when
+// its warp has started the copies of its next, which must not need what the last consumer has yet to begin with.
+#define FLIGHTS (STAGES >= 2 * PRODUCERS ? 2 : 1)
+#define SKEW (STAGES >= 2 * PRODUCERS ? min(2, (STAGES - PRODUCERS - 1) / (CONSUMERS - 1)) : 0)
 // Registers of a thread: together no more than the block starts with.
 #define CONSUMER_REGISTERS (CONSUMERS == 2 ? 216 : 152)
 #define PRODUCER_REGISTERS (CONSUMERS == 2 ? 64 : 56)
@@ -45,7 +44,7 @@ struct Ring {
     }
 };
 
-// For every stage, whether it is full, whether it is empty, and whether its copies have landed.
+// For every stage, whether it is full, then whether it is empty.
 struct Barriers {
     u32 first;
     DEVICE u32 full_at(u32 stage) const {
@@ -53,9 +52,6 @@ struct Barriers {
     }
     DEVICE u32 empty_at(u32 stage) const {
         return first + 8 * (STAGES + stage);
-    }
-    DEVICE u32 landed_at(u32 stage) const {
-        return first + 8 * (2 * STAGES + stage);
     }
 };
 
@@ -74,15 +70,16 @@ struct Producer {
     u8* memory;  // at stages_at
     u32* rows;   // of the tile, in units of 16 bytes
 
-    // Starts copying the weights of a stage, which stand there as they are held.
+    // Starts copying weights: lanes start bulk copies one after the other. One arrival.
     DEVICE void copy_weights(const Tile& tile, u32 col_tile, u32 stage) const {
-        const u32 chunks = TILE_BYTES / 16;
-        u32 units = min(p.units - tile.first_unit, (u32)TILE_UNITS), to = stages_at + stage * STAGE_BYTES + WEIGHTS_AT;
-        u64 unit = (u64)tile.rows.expert * p.units + tile.first_unit;
-        const u8* from = p.tiles + (unit * p.col_tiles + col_tile) * TILE_BYTES;
-        u32 skipped = (p.col_tiles - 1) * TILE_BYTES;  // from one unit to the next
-#pragma unroll 2
-        for (u32 i = lane; i < units * chunks; i += 32) copy_async(to + i * 16, from + (u64)(i / chunks) * skipped + i * 16);
+        u32 full = barriers.full_at(stage), units = min(p.units - tile.first_unit, (u32)TILE_UNITS);
+        if (lane == 0) barrier_expect(full, units * TILE_BYTES);
+        __syncwarp();
+        if (lane < units) {
+            u64 unit = (u64)tile.rows.expert * p.units + tile.first_unit + lane;
+            const u8* from = p.tiles + (unit * p.col_tiles + col_tile) * TILE_BYTES;
+            copy_bulk(stages_at + stage * STAGE_BYTES + WEIGHTS_AT + lane * TILE_BYTES, from, TILE_BYTES, full);
+        }
     }
 
     // Notes where the rows of a tile are.
@@ -115,15 +112,21 @@ struct Producer {
     }
 
     // Tells consumers what the tile is, and what its rows are.
-    DEVICE void name_tile(const Tile& tile, bool is_last, u32 stage) const {
+    DEVICE void name_tile(const Tile& tile, u32 stage) const {
         u32* words = (u32*)(memory + stage * STAGE_BYTES + TILE_AT);
-        u32 count = tile.rows.count | (is_last ? LAST_TILE : 0);
-        if (lane < 3) words[lane] = lane == 0 ? tile.rows.expert : lane == 1 ? count : tile.first_unit;
+        if (lane < 3) words[lane] = lane == 0 ? tile.rows.expert : lane == 1 ? tile.rows.count : tile.first_unit;
     }
     DEVICE void name_rows(const Tile& tile, u32 stage) const {
         TileRow* known = (TileRow*)(memory + stage * STAGE_BYTES + KNOWN_AT);
 #pragma unroll 1
         for (u32 token = lane; token < computed_rows(tile.rows.count); token += 32) known[token] = find_row(p, tile.rows, token);
+    }
+
+    // Hands a stage over whose copies have ended.
+    DEVICE void hand_over(u32 stage) const {
+        fence_for_products();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(barriers.full_at(stage));
     }
 
     DEVICE void run(u32 warp);
@@ -141,7 +144,11 @@ DEVICE void Producer::run(u32 warp) {
     wait_for_inputs();
     Work work = Work::of(p);
     // Without rows, copies must still have ended before the block does.
-    if (blockIdx.x >= work.count()) wait_for_copies<0>();
+    if (blockIdx.x >= work.count())
+        for (u32 i = warp; i < ahead; i += PRODUCERS) {
+            if (lane == 0) barrier_arrive(barriers.full_at(i));
+            barrier_wait(barriers.full_at(i), 0);
+        }
     Ring ring = {warp, 1};
     u32 count = warp;  // stages before this one
     u32 col_tile = warp;
@@ -152,30 +159,21 @@ DEVICE void Producer::run(u32 warp) {
             if (count >= STAGES) barrier_wait(barriers.empty_at(ring.stage), ring.parity);
             if (count >= ahead) copy_weights(tile, col_tile, ring.stage);
             copy_rows(tile, col_tile, ring.stage);
-            barrier_arrive_after_copies(barriers.landed_at(ring.stage));
-            if (col_tile == 0) name_tile(tile, index + gridDim.x >= work.count(), ring.stage);
+            end_copies();
+            if (col_tile == 0) name_tile(tile, ring.stage);
             if (col_tile + 1 == p.col_tiles) name_rows(tile, ring.stage);
-            __syncwarp();
-            if (lane == 0) barrier_arrive(barriers.landed_at(ring.stage));
+            // The copies before these go on while these start.
+            if (count >= (FLIGHTS - 1) * PRODUCERS) {
+                wait_for_copies<FLIGHTS - 1>();
+                hand_over(ring.before((FLIGHTS - 1) * PRODUCERS));
+            }
             count += PRODUCERS;
             ring.advance(PRODUCERS);
         }
         col_tile -= p.col_tiles;
     }
-}
-
-// Hands stages over whose copies have landed; by one thread.
-DEVICE void hand_over(const MatmulParams& p, const Barriers& barriers) {
-    wait_for_inputs();
-    Work work = Work::of(p);
-    Ring ring = {0, 0};
-    for (u32 index = blockIdx.x; index < work.count(); index += gridDim.x)
-        for (u32 col_tile = 0; col_tile < p.col_tiles; col_tile++) {
-            barrier_wait(barriers.landed_at(ring.stage), ring.parity);
-            fence_for_products();
-            barrier_arrive(barriers.full_at(ring.stage));
-            ring.advance(1);
-        }
+    wait_for_copies<0>();
+    if (FLIGHTS > 1 && count >= PRODUCERS) hand_over(ring.before(PRODUCERS));
 }
 
 // --- The consumers ----------------------------------------------------------------------------------------------
@@ -259,7 +257,7 @@ struct Consumer {
         }
     }
 
-    // What the next stage begins with; the number of rows may have LAST_TILE set.
+    // What the next stage begins with.
     DEVICE Tile next_tile() const {
         barrier_wait(barriers.full_at(ring.stage), ring.parity);
         u32 words[4];
@@ -269,8 +267,7 @@ struct Consumer {
 
     // Computes a tile for as many rows as it has.
     template <int N>
-    DEVICE void compute(const MatmulParams& p, Tile tile, u32 unit) {
-        tile.rows.count &= ~LAST_TILE;
+    DEVICE void compute(const MatmulParams& p, const Tile& tile, u32 unit) {
         if constexpr (N > 16)
             if (tile.rows.count <= N - 16) return compute<N - 16>(p, tile, unit);
         float total[N / 2];
@@ -301,27 +298,25 @@ DEVICE void consume(const MatmulParams& p, u32 stages_at, const Barriers& barrie
     consumer.stages_at = stages_at;
     consumer.weights_at = WEIGHTS_AT + (group * 4 + warp) * TILE_BYTES;
     consumer.lane = threadIdx.x & 31;
-    if (blockIdx.x >= work.count()) return;
-    if (group * SKEW < p.col_tiles) barrier_wait(barriers.full_at(group * SKEW), 0);
-    for (bool is_last = false; !is_last;) {
+    u32 tiles = work.count() > blockIdx.x ? (work.count() - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+    if (tiles > 0 && group * SKEW < p.col_tiles) barrier_wait(barriers.full_at(group * SKEW), 0);
+    for (; tiles > 0; tiles--) {
         Tile tile = consumer.next_tile();
         if (tile.first_unit + group * 4 >= p.units) consumer.skip(p.col_tiles);
         else consumer.compute<TOKENS>(p, tile, tile.first_unit + group * 4 + warp);
-        is_last = tile.rows.count & LAST_TILE;
     }
 }
 
 KERNEL __launch_bounds__(THREADS, 1) matmul_many(const __grid_constant__ MatmulParams p) {
     extern __shared__ u8 memory[];
-    __shared__ __align__(8) u64 barrier_words[3 * STAGES];
+    __shared__ __align__(8) u64 barrier_words[2 * STAGES];
     __shared__ u32 rows[PRODUCERS][TOKENS];
     u32 stages_at = (shared_address(memory) + 1023) & ~1023u;
     Barriers barriers = {shared_address(barrier_words)};
     if (threadIdx.x == 0) {
         for (u32 stage = 0; stage < STAGES; stage++) {
-            barrier_init(barriers.full_at(stage), 1);
-            // A lane's copies each, and what is said of them.
-            barrier_init(barriers.landed_at(stage), 32 + 1);
+            // That weights are on their way, and that rows are there.
+            barrier_init(barriers.full_at(stage), 2);
             barrier_init(barriers.empty_at(stage), CONSUMERS * 4);
         }
         barrier_init_fence();
@@ -330,10 +325,9 @@ KERNEL __launch_bounds__(THREADS, 1) matmul_many(const __grid_constant__ MatmulP
     start_dependents();
     if (threadIdx.x >= CONSUMERS * GROUP_THREADS) {
         give_registers<PRODUCER_REGISTERS>();
-        u32 warp = threadIdx.x / 32 - CONSUMERS * 4;
+        u32 warp = threadIdx.x / 32 % PRODUCERS;
         u8* stages = memory + (stages_at - shared_address(memory));
-        if (warp < PRODUCERS) Producer{p, barriers, stages_at, threadIdx.x & 31, stages, rows[warp]}.run(warp);
-        else if (threadIdx.x % 32 == 0) hand_over(p, barriers);
+        Producer{p, barriers, stages_at, threadIdx.x & 31, stages, rows[warp]}.run(warp);
     } else {
         take_registers<CONSUMER_REGISTERS>();
         consume(p, stages_at, barriers);

@@ -7,7 +7,7 @@
 
 #define THREADS 1024
 // Pairs that a thread keeps, and of these so many are read at a time.
-#define KEPT 32
+#define KEPT 24
 #define READ 8
 
 DEVICE u32 pair_expert(const MoeSortParams& p, u32 pair) {

@@ -29,9 +29,8 @@ const ROUTER_ROW_BLOCKS: usize = 8;
 const MOST_EXPERTS: usize = 256;
 /// Values of a row that a thread of the norm holds.
 const HELD: usize = 8;
-/// Blocks of products that a multiprocessor runs at once, with one row and with several.
+/// Blocks of products of one row that a multiprocessor runs at once.
 const BLOCKS_OF_ONE_ROW: usize = 4;
-const BLOCKS_OF_ROWS: usize = 3;
 /// Floats from one row's sums to the next.
 const SUMS_STRIDE: usize = 20;
 /// Slices of the columns.
@@ -210,17 +209,16 @@ impl<'a> Layer<'a> {
         self.down.out()
     }
 
-    /// Tiles that have blocks of their own: so many that all blocks run at once, which a product has beside `others`. A
-    /// block asks for its next weights before it is done with those that it has.
+    /// Tiles that have blocks of their own. Of one row so many that all blocks run at once, beside `others`: a block asks
+    /// for its next weights before it is done with those that it has. Of several rows all have: their
+    /// blocks differ in what they take, and the hardware shares them out.
     fn tiles_at_once(&self, product: &Product, others: usize) -> usize {
-        let blocks = product.units().div_ceil(UNITS);
+        if self.tile_rows > 1 {
+            return self.most_tiles();
+        }
         let processors = self.calls[UP].facts.processors as usize;
-        // Of several rows the shared expert's blocks have ended long before.
-        let at_once = match self.tile_rows {
-            1 => (BLOCKS_OF_ONE_ROW * processors).saturating_sub(others),
-            _ => BLOCKS_OF_ROWS * processors,
-        };
-        self.most_tiles().min((at_once / blocks).max(1))
+        let at_once = (BLOCKS_OF_ONE_ROW * processors).saturating_sub(others);
+        self.most_tiles().min((at_once / product.units().div_ceil(UNITS)).max(1))
     }
 
     /// Shared memory of a block of the products up and down; none where it has too little.
