@@ -77,7 +77,7 @@ KERNEL __launch_bounds__(THREADS) moe_sort(const __grid_constant__ MoeSortParams
     __syncthreads();
     if (threadIdx.x < 32) place_experts(p, places, lane);
     __syncthreads();
-    // Pairs are put in their places here where there is room, so that what is written out stands side by side.
+    // Sorted in shared memory where they fit, so that writes to global memory are coalesced.
     bool has_room = pairs <= p.room;
     u32* order = has_room ? before + p.experts : p.order;
 #pragma unroll

@@ -74,6 +74,11 @@ pub(crate) struct SlotPool {
     pub layout: SlotLayout,
 }
 
+/// A size as kernels take it.
+pub(crate) fn narrow(n: usize) -> u32 {
+    u32::try_from(n).expect("sizes are below 2^32")
+}
+
 /// A call and its surroundings, checked as they are taken.
 pub(crate) struct Binding<'a> {
     pub facts: DeviceFacts,

@@ -3,9 +3,9 @@
 use mambo_kernel::{BackendError, Call, Elem, Epilogue, Op, RowBase};
 use mambo_tensor::DType;
 
-use super::binding::{Binding, Weight};
+use super::binding::{Binding, Weight, narrow};
 use super::matmul::{Form, MatmulParams, Packed, RowTile, TILE_COLS, TILE_ROWS, Tiles, tiles_of};
-use super::round::row_threads;
+use super::round::{HELD, row_threads};
 use crate::activation::F16;
 use crate::arch::Arch;
 use crate::launch::Launch;
@@ -44,8 +44,6 @@ const THREADS: u32 = 256;
 pub(crate) const MOST_PRODUCTS: usize = 3;
 /// Blocks for each multiprocessor up to which each block's own norm costs less than a launch.
 const MOST_BLOCKS: usize = 4;
-/// Values of a row that a thread of the norm holds.
-const HELD: usize = 8;
 
 fn kernel(tiles: Tiles, norm_threads: u32) -> Specialisation {
     let kernel = tiles.define(Specialisation::new(&SOURCE, "normed_matmul"));
@@ -86,10 +84,6 @@ fn packed<'a>(binding: &'a Binding) -> Option<(&'a Packed, Tiles)> {
 
 fn units(packed: &Packed) -> usize {
     packed.dims()[1].div_ceil(TILE_ROWS)
-}
-
-fn narrow(n: usize) -> u32 {
-    u32::try_from(n).expect("sizes are below 2^32")
 }
 
 /// Whether one row of both operands of two calls may share bytes.

@@ -33,6 +33,9 @@ pub(crate) fn row_threads(cols: u32) -> u32 {
     }
 }
 
+/// Values of a row that a thread holds where a kernel does a norm beside its own work (`HELD` in round.cuh).
+pub(crate) const HELD: usize = 8;
+
 /// The number by which `round.cuh` knows a private type; 0 is none.
 pub(crate) fn kind(elem: Elem) -> u32 {
     match elem {

@@ -11,9 +11,9 @@ use self::kernels::{
     ExpertWeights, ExpertsDownParams, ExpertsRouteParams, ExpertsUpParams, MOST_PAIRS, ROUTER_OUTPUTS, ROWS,
     THREADS, TILE_WORDS, UNITS, down_kernel, route_kernel, up_kernel,
 };
-use super::binding::Binding;
-use super::matmul::{Form, Packed, TILE_COLS, TILE_ROWS, Tiles, tiles_of};
-use super::round::row_threads;
+use super::binding::{Binding, narrow};
+use super::matmul::{Form, Packed, SLICES, SUMS_STRIDE, TILE_COLS, TILE_ROWS, Tiles, tiles_of};
+use super::round::{HELD, row_threads};
 use crate::arch::Arch;
 use crate::launch::Launch;
 use crate::params::Ptr;
@@ -27,14 +27,8 @@ const MOST_TOKENS: usize = 64;
 const ROUTER_ROW_BLOCKS: usize = 8;
 /// The most experts that a block has room to choose among.
 const MOST_EXPERTS: usize = 256;
-/// Values of a row that a thread of the norm holds.
-const HELD: usize = 8;
 /// Blocks of products of one row that a multiprocessor runs at once.
 const BLOCKS_OF_ONE_ROW: usize = 4;
-/// Floats from one row's sums to the next.
-const SUMS_STRIDE: usize = 20;
-/// Slices of the columns.
-const SLICES: usize = 4;
 /// Shared memory of a block of products beside weights and rows.
 const FIXED_SHARED: usize = 4 << 10;
 
@@ -129,10 +123,6 @@ struct Layer<'a> {
     rounded_stride: usize,
 }
 
-fn narrow(n: usize) -> u32 {
-    u32::try_from(n).expect("sizes are below 2^32")
-}
-
 /// The launches of the calls of a layer, by call; none where they have to run one by one.
 pub(crate) fn bind(calls: &[Binding]) -> Result<Option<Vec<Vec<Launch>>>, BackendError> {
     let Some(layer) = Layer::of(calls)? else { return Ok(None) };
@@ -210,8 +200,8 @@ impl<'a> Layer<'a> {
     }
 
     /// Tiles that have blocks of their own. Of one row so many that all blocks run at once, beside `others`: a block asks
-    /// for its next weights before it is done with those that it has. Of several rows all have: their
-    /// blocks differ in what they take, and the hardware shares them out.
+    /// for its next weights before it is done with those that it has. Of several rows all have: blocks differ in what they
+    /// take, and the hardware balances them.
     fn tiles_at_once(&self, product: &Product, others: usize) -> usize {
         if self.tile_rows > 1 {
             return self.most_tiles();

@@ -9,7 +9,9 @@ use crate::source::{Expects, Source, Specialisation};
 use crate::step_table::StepTable;
 
 /// Slices of the columns whose sums are added in order.
-pub(super) const SLICES: usize = 4;
+pub(in crate::kernels) const SLICES: usize = 4;
+/// Floats from one row's sums to the next (`SUMS_STRIDE` in chain.cuh and matmul_some.cu).
+pub(in crate::kernels) const SUMS_STRIDE: usize = 20;
 const MANY_STAGES: usize = 24;
 /// Shared memory of a block of many rows beside its stages.
 const MANY_SHARED: usize = 5 << 10;

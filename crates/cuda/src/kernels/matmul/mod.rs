@@ -16,7 +16,7 @@ use crate::arch::Arch;
 use crate::source::Specialisation;
 use form::{AFFINE_BITS, Held, OWN_TYPES, affine_bits, held, is_decoded};
 pub(super) use form::{Form, TILE_COLS, TILE_ROWS, Tiles};
-pub(super) use kernels::{MatmulParams, RowTile};
+pub(super) use kernels::{MatmulParams, RowTile, SLICES, SUMS_STRIDE};
 pub(crate) use packed::Packed;
 pub(super) use product::Product;
 

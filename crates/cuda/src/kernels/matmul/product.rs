@@ -5,13 +5,13 @@ use mambo_kernel::{Epilogue, OpKind};
 use super::form::{Form, Held, TILE_COLS, TILE_ROWS, Tiles};
 use super::kernels::{
     MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, PLAIN_TILE_SHARED,
-    PLAIN_TILE_SIDE, PLAIN_TILE_THREADS, RowTile, SLICES, few_kernel, many_kernel, many_rows, many_threads,
-    plain_kernel, plain_tile_kernel, some_kernel, sort_kernel, stage_bytes, stages, tiled_kernel,
-    unit_blocks, unit_kernel,
+    PLAIN_TILE_SIDE, PLAIN_TILE_THREADS, RowTile, SLICES, SUMS_STRIDE, few_kernel, many_kernel, many_rows,
+    many_threads, plain_kernel, plain_tile_kernel, some_kernel, sort_kernel, stage_bytes, stages,
+    tiled_kernel, unit_blocks, unit_kernel,
 };
 use super::packed::Packed;
 use crate::arch::Arch;
-use crate::kernels::binding::{Binding, DeviceFacts};
+use crate::kernels::binding::{Binding, DeviceFacts, narrow};
 use crate::kernels::slot::most_shared_bytes;
 use crate::launch::Launch;
 use crate::params::{Ptr, View};
@@ -20,8 +20,6 @@ use crate::source::Specialisation;
 /// Rows that the kernel of few rows multiplies at a time.
 const FEW_ROWS: usize = 8;
 const FEW_GROUP_THREADS: usize = 128;
-/// Floats of a row's sums in one slice.
-const FEW_SUMS: usize = 20;
 /// Stages of a warp's ring of weights, and the fewest that keep it busy.
 const FEW_STAGES: usize = 16;
 const FEW_LEAST_STAGES: usize = 2;
@@ -86,7 +84,7 @@ fn few_sizes(tiles: Tiles, rows: usize, cols: usize, available: usize) -> FewSiz
     let warps = tiles.groups() * SLICES;
     let stage = warps * tiles.chunk() * tiles.tile_bytes();
     // Two sets of sums, so that a group can go on while the last item is being stored.
-    let row_bytes = tiles.parts * 2 * cols.next_multiple_of(TILE_COLS) + 16 + 2 * warps * FEW_SUMS * 4;
+    let row_bytes = tiles.parts * 2 * cols.next_multiple_of(TILE_COLS) + 16 + 2 * warps * SUMS_STRIDE * 4;
     let fit = |tile_rows: usize, room: usize| {
         let stages = room.saturating_sub(FEW_SHARED + tile_rows * row_bytes) / stage;
         (stages >= FEW_LEAST_STAGES).then(|| {
@@ -104,7 +102,7 @@ fn few_sizes(tiles: Tiles, rows: usize, cols: usize, available: usize) -> FewSiz
 /// Shared memory of a block of one unit: for its slices of weights, and for each row with its sums.
 fn unit_shared_bytes(tiles: Tiles, cols: usize) -> (usize, usize) {
     let slice_tiles = cols.div_ceil(TILE_COLS).div_ceil(SLICES);
-    let row_bytes = tiles.parts * 2 * cols.next_multiple_of(TILE_COLS) + 16 + SLICES * FEW_SUMS * 4;
+    let row_bytes = tiles.parts * 2 * cols.next_multiple_of(TILE_COLS) + 16 + SLICES * SUMS_STRIDE * 4;
     (SLICES * slice_tiles * tiles.tile_bytes(), row_bytes)
 }
 
@@ -115,10 +113,6 @@ pub(in crate::kernels) struct Product<'b> {
     pub epilogue: Epilogue,
     /// Experts of every token, where rows have experts.
     pub ids: Option<View>,
-}
-
-fn narrow(n: usize) -> u32 {
-    u32::try_from(n).expect("sizes are below 2^32")
 }
 
 /// Where sorted rows are kept.
