@@ -359,6 +359,20 @@ int cuMemcpy2DAsync_v2(const Copy2D* copy, Stream* stream) {
     return success;
 }
 
+// A matrix of two dimensions with boxes that are swizzled by 128 bytes; device/ptx.cuh reads it.
+int cuTensorMapEncodeTiled(uint64_t* map, int type, unsigned dimensions, uint64_t address, const uint64_t* sizes,
+                           const uint64_t* strides, const unsigned* box, const unsigned* steps, int interleave, int swizzle,
+                           int, int fill) {
+    CALL();
+    const int two_bytes = 1, by_128_bytes = 3;
+    if (type != two_bytes || dimensions != 2 || interleave != 0 || swizzle != by_128_bytes || fill != 0) return invalid_value;
+    if (address % 16 != 0 || strides[0] % 16 != 0 || (uint64_t)map % 64 != 0) return invalid_value;
+    if (box[0] * 2 > 128 || box[1] > 256 || steps[0] != 1 || steps[1] != 1 || sizes[0] == 0 || sizes[1] == 0) return invalid_value;
+    const uint64_t words[] = {address, strides[0], sizes[0], sizes[1], box[0], box[1]};
+    memcpy(map, words, sizeof words);
+    return success;
+}
+
 // --- Streams, events, graphs --------------------------------------------------------------------------------------
 
 int cuStreamCreate(Stream** stream, unsigned) {
@@ -511,6 +525,10 @@ struct LaunchAttribute {
     };
 };
 
+struct alignas(64) ParamLine {
+    char bytes[64];
+};
+
 struct LaunchConfig {
     uint32_t grid[3], block[3], shared_bytes;
     Stream* stream;
@@ -533,8 +551,8 @@ int cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** argu
         launch.shared_bytes + function->limits.static_shared_bytes > most_shared())
         return invalid_value;
     const char* params = (const char*)arguments[0];
-    // Rounded up to words that are aligned as widely as any struct.
-    auto kept = std::make_shared<std::vector<long double>>(function->limits.param_bytes / sizeof(long double) + 1);
+    // Rounded up to lines that are aligned as widely as any struct.
+    auto kept = std::make_shared<std::vector<ParamLine>>(function->limits.param_bytes / sizeof(ParamLine) + 1);
     memcpy(kept->data(), params, function->limits.param_bytes);
     config->stream->add([=]() mutable {
         launch.params = kept->data();

@@ -119,39 +119,42 @@ DEVICE u32 code_pair(const Fragment& fragment, int kk, int i) {
     return f16x2_add(number, zero);
 }
 
-// The 16 words of a tile, four for each step of 16 columns.
-DEVICE void unpack_tile(const Fragment& fragment, u32 (&values)[16]) {
-#pragma unroll
-    for (int kk = 0; kk < 4; kk++) {
-        u32 pairs[4];
-        if (CODING == CODING_STEPS) {
-            u32 first = iq4_steps(fragment.codes[kk]), second = iq4_steps(fragment.codes[kk] >> 16);
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                u32 bytes = __byte_perm(first, second, i | (i + 4) << 4);
-                bytes = __byte_perm(bytes, 0x64646464u, 0x4140);
-                pairs[i] = f16x2_add(bytes, 0xe480e480u);
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < 4; i++) pairs[i] = code_pair(fragment, kk, i);
-        }
-        const int group = GROUP == 0 ? 0 : kk * 16 / (GROUP == 0 ? 1 : GROUP);
+// The four words of step kk of a tile.
+DEVICE void unpack_step(const Fragment& fragment, int kk, u32* values) {
+    u32 pairs[4];
+    if (CODING == CODING_STEPS) {
+        u32 first = iq4_steps(fragment.codes[kk]), second = iq4_steps(fragment.codes[kk] >> 16);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const u32 rows = i % 2 == 0 ? 0x1010 : 0x3232;
-            if (GROUP == 0) {
-                values[kk * 4 + i] = pairs[i];
-            } else if (CODING == CODING_LINE) {
-                u32 scale = __byte_perm(fragment.lines[group], 0, rows);
-                u32 offset = __byte_perm(fragment.lines[GROUP_WORDS + group], 0, rows);
-                values[kk * 4 + i] = f16x2_fma(pairs[i], scale, offset);
-            } else {
-                u32 scales = fragment.lines[group];
-                // With groups of 16 columns the second form takes more registers than there are.
-                if (GROUP < 32) values[kk * 4 + i] = f16x2_mul(pairs[i], __byte_perm(scales, 0, rows));
-                else values[kk * 4 + i] = i % 2 == 0 ? f16x2_mul_half<0>(pairs[i], scales) : f16x2_mul_half<1>(pairs[i], scales);
-            }
+            u32 bytes = __byte_perm(first, second, i | (i + 4) << 4);
+            bytes = __byte_perm(bytes, 0x64646464u, 0x4140);
+            pairs[i] = f16x2_add(bytes, 0xe480e480u);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) pairs[i] = code_pair(fragment, kk, i);
+    }
+    const int group = GROUP == 0 ? 0 : kk * 16 / (GROUP == 0 ? 1 : GROUP);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const u32 rows = i % 2 == 0 ? 0x1010 : 0x3232;
+        if (GROUP == 0) {
+            values[i] = pairs[i];
+        } else if (CODING == CODING_LINE) {
+            u32 scale = __byte_perm(fragment.lines[group], 0, rows);
+            u32 offset = __byte_perm(fragment.lines[GROUP_WORDS + group], 0, rows);
+            values[i] = f16x2_fma(pairs[i], scale, offset);
+        } else {
+            u32 scales = fragment.lines[group];
+            // With groups of 16 columns the second form takes more registers than there are.
+            if (GROUP < 32) values[i] = f16x2_mul(pairs[i], __byte_perm(scales, 0, rows));
+            else values[i] = i % 2 == 0 ? f16x2_mul_half<0>(pairs[i], scales) : f16x2_mul_half<1>(pairs[i], scales);
         }
     }
+}
+
+// The 16 words of a tile, four for each step.
+DEVICE void unpack_tile(const Fragment& fragment, u32 (&values)[16]) {
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++) unpack_step(fragment, kk, values + 4 * kk);
 }

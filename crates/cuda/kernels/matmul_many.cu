@@ -2,11 +2,12 @@
 //
 // Persistent blocks take tiles of 64 outputs for each of their CONSUMERS warpgroups and of up to TOKENS rows. The warps of
 // a producer warpgroup take turns at filling a ring of stages of 64 columns: weights by bulk copies, as they are held,
-// rows by 16-byte copies that place them as products read them, whichever rows they are. Consumers unpack weights in
-// registers while the products of the stage before are computed. They start some stages apart and stay so: while one
-// stores its sums or adds up slices, the others use the matrix units.
-// Bytes: weights once per tile of rows, rows once per tile of outputs, nearly all from L2, which sets the pace: hence
-// tiles that are large in both directions. FLOPs: 2 per weight and row.
+// rows as boxes that are swizzled as products read them; with experts the rows stand in their order. Consumers unpack
+// half of a stage's weights in registers while the products of the half before are computed. They start some stages apart
+// and stay so: while one stores its sums or adds up slices, the others use the matrix units.
+// Bytes: weights once per tile of rows, rows once per tile of outputs, nearly all from L2. Shared memory sets the pace:
+// at the rate of the matrix units products read it half of the time, whatever the tile, and copies take the more of the
+// rest the smaller it is. FLOPs: 2 per weight and row.
 #define TILE_UNITS (4 * CONSUMERS)
 #include "matmul_tile.cuh"
 #include "wgmma.cuh"
@@ -20,13 +21,11 @@
 #define TILE_AT (WEIGHTS_AT + TILE_UNITS * TILE_BYTES)
 #define KNOWN_AT (TILE_AT + 16)
 #define STAGE_BYTES ((KNOWN_AT + TOKENS * 8 + 1023) / 1024 * 1024)
-// Stages that a producer's warp copies at a time, and stages from one consumer to the next: a stage is handed over when
-// its warp has started the copies of its next, which must not need what the last consumer has yet to begin with.
-#define FLIGHTS (STAGES >= 2 * PRODUCERS ? 2 : 1)
+// Stages from one consumer to the next.
 #define SKEW (STAGES >= 2 * PRODUCERS ? min(2, (STAGES - PRODUCERS - 1) / (CONSUMERS - 1)) : 0)
 // Registers of a thread: together no more than the block starts with.
-#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 216 : 152)
-#define PRODUCER_REGISTERS (CONSUMERS == 2 ? 64 : 56)
+#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 216 : 160)
+#define PRODUCER_REGISTERS (CONSUMERS == 2 ? 64 : 32)
 
 // Where a ring stands.
 struct Ring {
@@ -64,69 +63,61 @@ DEVICE u32 computed_rows(u32 count) {
 
 // One warp of the producer, which fills every PRODUCERS-th stage.
 struct Producer {
+    const void* map;  // of the rows
     const MatmulParams& p;
     Barriers barriers;
     u32 stages_at, lane;
-    u8* memory;  // at stages_at
-    u32* rows;   // of the tile, in units of 16 bytes
 
-    // Starts copying weights: lanes start bulk copies one after the other. One arrival.
-    DEVICE void copy_weights(const Tile& tile, u32 col_tile, u32 stage) const {
-        u32 full = barriers.full_at(stage), units = min(p.units - tile.first_unit, (u32)TILE_UNITS);
+    // Where this lane's unit of a tile has its weights; nowhere where it has none.
+    DEVICE const u8* weights_of(const Tile& tile) const {
+        u64 unit = (u64)tile.rows.expert * p.units + tile.first_unit + lane;
+        bool has_unit = lane < TILE_UNITS && tile.first_unit + lane < p.units;
+        return has_unit ? p.tiles + unit * p.col_tiles * TILE_BYTES : nullptr;
+    }
+
+    // Starts copying 64 columns of the lanes' units: lanes start copies one after the other. One arrival.
+    DEVICE void copy_weights(const u8* weights, u32 col_tile, u32 stage) const {
+        u32 full = barriers.full_at(stage), units = __popc(__ballot_sync(ALL_LANES, weights != nullptr));
         if (lane == 0) barrier_expect(full, units * TILE_BYTES);
         __syncwarp();
-        if (lane < units) {
-            u64 unit = (u64)tile.rows.expert * p.units + tile.first_unit + lane;
-            const u8* from = p.tiles + (unit * p.col_tiles + col_tile) * TILE_BYTES;
-            copy_bulk(stages_at + stage * STAGE_BYTES + WEIGHTS_AT + lane * TILE_BYTES, from, TILE_BYTES, full);
-        }
+        if (weights != nullptr)
+            copy_bulk(stages_at + stage * STAGE_BYTES + WEIGHTS_AT + lane * TILE_BYTES, weights + (u64)col_tile * TILE_BYTES,
+                      TILE_BYTES, full);
     }
 
-    // Notes where the rows of a tile are.
-    DEVICE void find_rows(const Tile& tile) const {
-        __syncwarp();
-#pragma unroll 1
-        for (u32 token = lane; token < TOKENS; token += 32) {
-            // Rows beyond the tile's are read from its last; what they give is not stored.
-            u32 row = output_row(p, tile.rows, min(token, tile.rows.count - 1));
-            rows[token] = (u32)((input_row(p, row) - p.x.data) / 16);
-        }
-        __syncwarp();
-    }
-
-    // Starts copying 64 columns of the rows.
+    // Starts copying 64 columns of the rows. One arrival.
     DEVICE void copy_rows(const Tile& tile, u32 col_tile, u32 stage) const {
-        u32 chunk = lane & 7, first = lane >> 3, to = stages_at + stage * STAGE_BYTES + first * 128;
-        const u8* from = p.x.data + col_tile * 128 + chunk * 16;
-        u32 computed = computed_rows(tile.rows.count);
-#pragma unroll 1
-        for (u32 row = first; row < computed; row += 16, to += 2048)
+        u32 full = barriers.full_at(stage), to = stages_at + stage * STAGE_BYTES;
+        u32 computed = computed_rows(tile.rows.count), col = col_tile * TILE_COLS;
+        // What the tile is stands in the stage before this arrives.
+        __syncwarp();
+        if (lane == 0) barrier_expect(full, computed * PARTS * 2 * TILE_COLS);
+        __syncwarp();
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                // Rows 4 apart: their chunks change places by 4.
-                u32 place = to + i * 512 + ((chunk ^ (first + i % 2 * 4)) << 4);
-                const u8* at = from + (u64)rows[row + 4 * i] * 16;
-#pragma unroll
-                for (int part = 0; part < PARTS; part++) copy_async(place + part * ROWS_BYTES, at + part * PART_BYTES(p));
-            }
+        for (int part = 0; part < PARTS; part++) {
+            u32 part_col = col + part * p.col_tiles * TILE_COLS;
+            u32 row = lane * BOX_ROWS;
+            if (row < computed) copy_box(to + part * ROWS_BYTES + row * 128, map, part_col, tile.rows.first + row, full);
+        }
+    }
+
+    DEVICE u8* stage_memory(u32 stage) const {
+        extern __shared__ u8 memory[];
+        return memory + (stages_at - shared_address(memory)) + stage * STAGE_BYTES;
     }
 
     // Tells consumers what the tile is, and what its rows are.
     DEVICE void name_tile(const Tile& tile, u32 stage) const {
-        u32* words = (u32*)(memory + stage * STAGE_BYTES + TILE_AT);
+        u32* words = (u32*)(stage_memory(stage) + TILE_AT);
         if (lane < 3) words[lane] = lane == 0 ? tile.rows.expert : lane == 1 ? tile.rows.count : tile.first_unit;
     }
     DEVICE void name_rows(const Tile& tile, u32 stage) const {
-        TileRow* known = (TileRow*)(memory + stage * STAGE_BYTES + KNOWN_AT);
+        TileRow* known = (TileRow*)(stage_memory(stage) + KNOWN_AT);
 #pragma unroll 1
-        for (u32 token = lane; token < computed_rows(tile.rows.count); token += 32) known[token] = find_row(p, tile.rows, token);
-    }
-
-    // Hands a stage over whose copies have ended.
-    DEVICE void hand_over(u32 stage) const {
-        fence_for_products();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(barriers.full_at(stage));
+        for (u32 token = lane; token < computed_rows(tile.rows.count); token += 32) {
+            u32 kept = min(token, tile.rows.count - 1);
+            known[token] = {output_row(p, tile.rows, kept), row_scale(p, byte_row(p.x, tile.rows.first + kept))};
+        }
     }
 
     DEVICE void run(u32 warp);
@@ -138,42 +129,42 @@ DEVICE void Producer::run(u32 warp) {
     u32 ahead = 0;
     if (!EXPERTS && p.most_rows <= TOKENS && blockIdx.x < unit_tiles) {
         Tile tile = {{0, 0, 0, 0}, blockIdx.x * TILE_UNITS};
+        const u8* weights = weights_of(tile);
         ahead = min(p.col_tiles, (u32)STAGES);
-        for (u32 i = warp; i < ahead; i += PRODUCERS) copy_weights(tile, i, i);
+#pragma unroll 1
+        for (u32 i = warp; i < ahead; i += PRODUCERS) copy_weights(weights, i, i);
     }
     wait_for_inputs();
-    Work work = Work::of(p);
     // Without rows, copies must still have ended before the block does.
-    if (blockIdx.x >= work.count())
+    if (blockIdx.x >= Work::of(p).count())
+#pragma unroll 1
         for (u32 i = warp; i < ahead; i += PRODUCERS) {
             if (lane == 0) barrier_arrive(barriers.full_at(i));
             barrier_wait(barriers.full_at(i), 0);
         }
+    // Nobody has to empty a stage for the first time: a barrier's phase before its first counts as ended.
     Ring ring = {warp, 1};
-    u32 count = warp;  // stages before this one
     u32 col_tile = warp;
-    for (u32 index = blockIdx.x; index < work.count(); index += gridDim.x) {
+    for (u32 index = blockIdx.x;; index += gridDim.x) {
+        // Read anew, since a producer has few registers.
+        Work work = Work::of(p);
+        if (index >= work.count()) break;
         Tile tile = work.at(p, index);
-        if (col_tile < p.col_tiles) find_rows(tile);
+        if (col_tile == 0) {
+            barrier_wait(barriers.empty_at(ring.stage), ring.parity);
+            name_tile(tile, ring.stage);
+        }
+        const u8* weights = weights_of(tile);
+#pragma unroll 1
         for (; col_tile < p.col_tiles; col_tile += PRODUCERS) {
-            if (count >= STAGES) barrier_wait(barriers.empty_at(ring.stage), ring.parity);
-            if (count >= ahead) copy_weights(tile, col_tile, ring.stage);
-            copy_rows(tile, col_tile, ring.stage);
-            end_copies();
-            if (col_tile == 0) name_tile(tile, ring.stage);
+            barrier_wait(barriers.empty_at(ring.stage), ring.parity);
+            if (index != blockIdx.x || col_tile >= ahead) copy_weights(weights, col_tile, ring.stage);
             if (col_tile + 1 == p.col_tiles) name_rows(tile, ring.stage);
-            // The copies before these go on while these start.
-            if (count >= (FLIGHTS - 1) * PRODUCERS) {
-                wait_for_copies<FLIGHTS - 1>();
-                hand_over(ring.before((FLIGHTS - 1) * PRODUCERS));
-            }
-            count += PRODUCERS;
+            copy_rows(tile, col_tile, ring.stage);
             ring.advance(PRODUCERS);
         }
         col_tile -= p.col_tiles;
     }
-    wait_for_copies<0>();
-    if (FLIGHTS > 1 && count >= PRODUCERS) hand_over(ring.before(PRODUCERS));
 }
 
 // --- The consumers ----------------------------------------------------------------------------------------------
@@ -187,25 +178,28 @@ struct Consumer {
         if (lane == 0) barrier_arrive(barriers.empty_at(stage));
     }
 
-    // Unpacks the weights of the next stage.
-    DEVICE void prepare(u32 (&a)[16]) {
+    // Reads the weights of the next stage.
+    DEVICE void load(Fragment& fragment) {
         barrier_wait(barriers.full_at(ring.stage), ring.parity);
-        Fragment fragment;
         load_fragment(FromShared{stages_at + ring.stage * STAGE_BYTES + weights_at}, lane, fragment);
-        unpack_tile(fragment, a);
-        ring.advance(1);
     }
 
-    // Starts the products of the stage that was unpacked last; `a` and the stage must stay until they are computed.
-    template <int N>
-    DEVICE void start(const u32 (&a)[16], float (&sums)[PARTS][N / 2], bool adds) {
-        u32 stage_at = stages_at + ring.before(1) * STAGE_BYTES;
+    // Unpacks half of a stage's weights: two steps of 16 columns.
+    template <int HALF>
+    DEVICE void unpack(const Fragment& fragment, u32 (&a)[8]) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) unpack_step(fragment, 2 * HALF + i, a + 4 * i);
+    }
+
+    // Starts the products of half of a stage; `a` and the stage must stay until they are computed.
+    template <int N, int HALF>
+    DEVICE void start(const u32 (&a)[8], float (&sums)[PARTS][N / 2], bool adds) {
         products_begin();
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
-            u64 rows = swizzled_rows(stage_at + part * ROWS_BYTES);
+            u64 rows = swizzled_rows(stages_at + ring.stage * STAGE_BYTES + part * ROWS_BYTES) + 4 * HALF;
 #pragma unroll
-            for (int kk = 0; kk < 4; kk++) multiply_rows<N, IS_BF16>(sums[part], a + 4 * kk, rows + 2 * kk, kk > 0 || adds);
+            for (int i = 0; i < 2; i++) multiply_rows<N, IS_BF16>(sums[part], a + 4 * i, rows + 2 * i, i > 0 || adds);
         }
         products_commit();
     }
@@ -215,11 +209,13 @@ struct Consumer {
     DEVICE void multiply(u32 col_tiles, float (&total)[N / 2]) {
         // Registers without a value here would be held from the kernel's beginning.
         float sums[PARTS][N / 2] = {};
-        u32 even[16], odd[16] = {};
+        u32 first[8], second[8] = {};
+        Fragment fragment;
         // Nothing, to which adding gives the same bits.
 #pragma unroll
         for (int i = 0; i < N / 2; i++) total[i] = -0.0f;
-        prepare(even);
+        load(fragment);
+        unpack<0>(fragment, first);
         u32 tile = 0;
 #pragma unroll 1
         for (u32 slice = 0; slice < SLICES; slice++) {
@@ -229,29 +225,21 @@ struct Consumer {
                 for (int i = 0; i < N / 2; i++) total[i] += 0.0f;
                 continue;
             }
-            // Products of a stage are computed while the weights of the next are unpacked.
+            // Half of a stage is unpacked while the products of the half before it are computed.
             for (bool adds = false;; adds = true) {
-                start<N>(even, sums, adds);
+                start<N, 0>(first, sums, adds);
                 products_wait<1>();
-                if (adds) release(ring.before(2));
-                if (++tile < col_tiles) prepare(odd);
-                if (tile == end) {
-                    products_wait<0>();
-#pragma unroll
-                    for (int i = 0; i < 16; i++) even[i] = odd[i];
-                    break;
-                }
-                start<N>(odd, sums, true);
+                if (adds) release(ring.before(1));
+                unpack<1>(fragment, second);
+                start<N, 1>(second, sums, true);
+                ring.advance(1);
+                if (++tile < col_tiles) load(fragment);
                 products_wait<1>();
-                release(ring.before(2));
-                if (++tile < col_tiles) prepare(even);
-                if (tile == end) {
-                    products_wait<0>();
-                    break;
-                }
+                if (tile < col_tiles) unpack<0>(fragment, first);
+                if (tile == end) break;
             }
-            // The next stage's weights are unpacked, if there is one.
-            if (tile < col_tiles) release(ring.before(2));
+            products_wait<0>();
+            if (tile < col_tiles) release(ring.before(1));
 #pragma unroll
             for (int i = 0; i < N / 2; i++) total[i] += PARTS == 2 ? sums[0][i] + sums[PARTS - 1][i] : sums[0][i];
         }
@@ -307,10 +295,9 @@ DEVICE void consume(const MatmulParams& p, u32 stages_at, const Barriers& barrie
     }
 }
 
-KERNEL __launch_bounds__(THREADS, 1) matmul_many(const __grid_constant__ MatmulParams p) {
+KERNEL __launch_bounds__(THREADS, 1) matmul_many(const __grid_constant__ MatmulManyParams p) {
     extern __shared__ u8 memory[];
     __shared__ __align__(8) u64 barrier_words[2 * STAGES];
-    __shared__ u32 rows[PRODUCERS][TOKENS];
     u32 stages_at = (shared_address(memory) + 1023) & ~1023u;
     Barriers barriers = {shared_address(barrier_words)};
     if (threadIdx.x == 0) {
@@ -326,10 +313,9 @@ KERNEL __launch_bounds__(THREADS, 1) matmul_many(const __grid_constant__ MatmulP
     if (threadIdx.x >= CONSUMERS * GROUP_THREADS) {
         give_registers<PRODUCER_REGISTERS>();
         u32 warp = threadIdx.x / 32 % PRODUCERS;
-        u8* stages = memory + (stages_at - shared_address(memory));
-        Producer{p, barriers, stages_at, threadIdx.x & 31, stages, rows[warp]}.run(warp);
+        Producer{&p.rows, p.product, barriers, stages_at, threadIdx.x & 31}.run(warp);
     } else {
         take_registers<CONSUMER_REGISTERS>();
-        consume(p, stages_at, barriers);
+        consume(p.product, stages_at, barriers);
     }
 }

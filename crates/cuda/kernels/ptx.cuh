@@ -277,4 +277,13 @@ DEVICE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
+
+// Copies a box of a matrix that the host has described, from this column and row on, to shared memory; boxes of rows of
+// 128 bytes are swizzled by 128 bytes as their address there says. The barrier's phase ends when it has arrived.
+DEVICE void copy_box(u32 to, const void* map, u32 col, u32 row, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"(map), "r"(col), "r"(row), "r"(barrier)
+        : "memory");
+}
 #endif

@@ -24,6 +24,7 @@ mod program;
 mod source;
 mod step_table;
 mod steps;
+mod tensor_map;
 mod upload;
 mod weights;
 

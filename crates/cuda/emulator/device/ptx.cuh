@@ -282,3 +282,21 @@ DEVICE void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
     emulated::Copy copy = emulated::new_copy(at, from, bytes, 0);
     emulated::block.batches.push_back({{copy}, emulated::barrier_at(barrier), 0, bytes});
 }
+
+// A map as the emulated driver makes it: address, stride, columns, rows, and those of a box.
+DEVICE void copy_box(u32 to, const void* map, u32 col, u32 row, u32 barrier) {
+    const u64* words = (const u64*)map;
+    u64 stride = words[1], cols = words[2], rows = words[3], box_cols = words[4], box_rows = words[5];
+    if ((u64)map % 64 != 0 || box_cols != 64) emulated::fail("copies a box by the map at %p, which describes none", map);
+    emulated::shared_pointer(to, box_rows * 128, 128);
+    emulated::Batch batch = {{}, emulated::barrier_at(barrier), 0, (u32)(box_rows * 128)};
+    for (u32 i = 0; i < box_rows; i++)
+        for (u32 chunk = 0; chunk < 8; chunk++) {
+            // The part of 16 bytes changes place by the row's address, in units of 128 bytes.
+            u32 line = to + i * 128, place = line + ((chunk ^ (line / 128 % 8)) << 4);
+            bool is_there = row + i < rows && col + chunk * 8 < cols;
+            const void* from = (const void*)(words[0] + (row + i) * stride + (col + chunk * 8) * 2);
+            batch.copies.push_back(emulated::new_copy(emulated::shared_pointer(place, 16, 16), is_there ? from : nullptr, 16, 0));
+        }
+    emulated::block.batches.push_back(std::move(batch));
+}

@@ -11,7 +11,7 @@ pub(crate) fn declare(_: Arch) -> Vec<Declaration> {
     declare_products(OpKind::MoeMatmul, |binding| match binding.call.op {
         Op::MoeMatmul { experts, out, epilogue, .. } => {
             let packed = binding.packed(0, [experts, out, binding.call.inputs[0].cols])?;
-            Ok(Product { binding, packed, epilogue, ids: Some(binding.input(1)) }.launches())
+            Product { binding, packed, epilogue, ids: Some(binding.input(1)) }.launches()
         }
         _ => binding.wrong_op(),
     })

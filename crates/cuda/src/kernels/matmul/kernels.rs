@@ -7,6 +7,7 @@ use crate::arch::Arch;
 use crate::params::{CStruct, Ptr, View, c_struct};
 use crate::source::{Expects, Source, Specialisation};
 use crate::step_table::StepTable;
+use crate::tensor_map::TensorMap;
 
 /// Slices of the columns whose sums are added in order.
 pub(in crate::kernels) const SLICES: usize = 4;
@@ -53,6 +54,20 @@ c_struct! {
         pub slice_tiles: u32,
     }
 
+    /// What the kernel of many rows gets: its rows as boxes, too.
+    pub(super) struct MatmulManyParams {
+        pub rows: TensorMap,
+        pub product: MatmulParams,
+    }
+
+    pub(super) struct MoeGatherParams {
+        pub step: Ptr<StepTable>,
+        pub from: View,
+        /// The same rows in their order.
+        pub to: View,
+        pub order: Ptr<u32>,
+    }
+
     pub(super) struct MoeSortParams {
         pub step: Ptr<StepTable>,
         pub ids: View,
@@ -91,7 +106,7 @@ static UNIT: Source = Source {
 static MANY: Source = Source {
     stem: "matmul_many",
     text: include_str!("../../../kernels/matmul_many.cu"),
-    structs: &[RowTile::c_text, MatmulParams::c_text],
+    structs: &[RowTile::c_text, MatmulParams::c_text, TensorMap::c_text, MatmulManyParams::c_text],
 };
 static SOME: Source = Source {
     stem: "matmul_some",
@@ -107,6 +122,11 @@ static SORT: Source = Source {
     stem: "moe_sort",
     text: include_str!("../../../kernels/moe_sort.cu"),
     structs: &[RowTile::c_text, MoeSortParams::c_text],
+};
+static GATHER: Source = Source {
+    stem: "moe_gather",
+    text: include_str!("../../../kernels/moe_gather.cu"),
+    structs: &[MoeGatherParams::c_text],
 };
 static PLAIN: Source = Source {
     stem: "matmul_plain",
@@ -145,7 +165,7 @@ pub(super) fn some_kernel(tiles: Tiles, rows: usize) -> Specialisation {
 /// Rows of a tile of many rows that kernels are compiled for, in ascending order.
 pub(super) fn many_rows(tiles: Tiles) -> &'static [usize] {
     match tiles.consumers() {
-        3 => &[16, 32, 64, 96],
+        3 => &[16, 32, 64, 112],
         _ if tiles.parts == 2 => &[16, 32, 64],
         _ => &[16, 32, 64, 128],
     }
@@ -178,6 +198,10 @@ pub(super) fn tiled_kernel(tiles: Tiles, has_experts: bool, rows: usize) -> Spec
 
 pub(super) fn stages(tiles: Tiles, rows: usize, shared_bytes: usize) -> usize {
     ((shared_bytes - MANY_SHARED) / stage_bytes(tiles, rows)).min(MANY_STAGES)
+}
+
+pub(super) fn gather_kernel() -> Specialisation {
+    Specialisation::new(&GATHER, "moe_gather").only_on(Arch::is_hopper)
 }
 
 pub(super) fn sort_kernel() -> Specialisation {
@@ -227,7 +251,7 @@ pub(super) fn all(op: OpKind, held: Held) -> Vec<Specialisation> {
             all.push(many_kernel(tiles, has_experts, rows, stages(tiles, rows, HOPPER_SHARED)));
             all.push(tiled_kernel(tiles, has_experts, if tiles.parts == 2 { 32 } else { 64 }));
             if has_experts {
-                all.push(sort_kernel());
+                all.extend([sort_kernel(), gather_kernel()]);
             }
             all
         }

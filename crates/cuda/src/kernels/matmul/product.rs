@@ -1,13 +1,12 @@
 //! The launches of a product: which kernel multiplies so many rows with weights of a form, and with which sizes.
 
-use mambo_kernel::{Epilogue, OpKind};
+use mambo_kernel::{BackendError, Epilogue, OpKind};
 
 use super::form::{Form, Held, TILE_COLS, TILE_ROWS, Tiles};
 use super::kernels::{
-    MatmulParams, MatmulPlainParams, MoeSortParams, PLAIN_FEW, PLAIN_MANY, PLAIN_TILE_SHARED,
-    PLAIN_TILE_SIDE, PLAIN_TILE_THREADS, RowTile, SLICES, SUMS_STRIDE, few_kernel, many_kernel, many_rows,
-    many_threads, plain_kernel, plain_tile_kernel, some_kernel, sort_kernel, stage_bytes, stages,
-    tiled_kernel, unit_blocks, unit_kernel,
+    MatmulParams, MatmulPlainParams, PLAIN_FEW, PLAIN_MANY, PLAIN_TILE_SHARED, PLAIN_TILE_SIDE,
+    PLAIN_TILE_THREADS, SLICES, SUMS_STRIDE, few_kernel, many_kernel, many_rows, plain_kernel,
+    plain_tile_kernel, some_kernel, stages, tiled_kernel, unit_blocks, unit_kernel,
 };
 use super::packed::Packed;
 use crate::arch::Arch;
@@ -42,11 +41,8 @@ const SOME_X_STAGES: usize = 3;
 const SOME_GROUPS: usize = 4;
 /// Shared memory of its blocks beside stages and rings.
 const SOME_SHARED: usize = 3 << 10;
-/// Rows of a tile of many where there are no warpgroup products, with a fixed number of stages.
+/// Rows of a tile of many where there are no warpgroup products.
 const TILED_ROWS: [usize; 2] = [32, 64];
-const TILED_THREADS: u32 = 256;
-const TILED_STAGES: usize = 4;
-const SORT_THREADS: u32 = 1024;
 const PLAIN_WARPS: usize = 8;
 /// Rows from which tiles of f32 weights keep most multiprocessors busy.
 const PLAIN_TILE_ROWS: usize = 256;
@@ -115,31 +111,24 @@ pub(in crate::kernels) struct Product<'b> {
     pub ids: Option<View>,
 }
 
-/// Where sorted rows are kept.
-struct Sorted {
-    row_tiles: Ptr<RowTile>,
-    row_tile_count: Ptr<u32>,
-    order: Ptr<u32>,
-}
-
 impl Product<'_> {
     /// The launches for the binding's bucket of rows.
-    pub fn launches(&self) -> Vec<Launch> {
-        match self.packed.form {
+    pub fn launches(&self) -> Result<Vec<Launch>, BackendError> {
+        Ok(match self.packed.form {
             Form::Rows => vec![self.plain()],
             Form::Tiles(tiles) => match self.many_rows(tiles) {
-                Some(rows) => self.many(tiles, rows),
+                Some(rows) => self.many(tiles, rows)?,
                 None if self.ids.is_none() && self.rows() > FEW_ROWS => vec![self.some(tiles)],
                 None => self.unit(tiles).map_or_else(|| self.few(tiles), |launch| vec![launch]),
             },
-        }
+        })
     }
 
-    fn facts(&self) -> DeviceFacts {
+    pub(super) fn facts(&self) -> DeviceFacts {
         self.binding.facts
     }
 
-    fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.binding.rows() as usize
     }
 
@@ -185,7 +174,7 @@ impl Product<'_> {
         self.packed.dims()[1].div_ceil(TILE_ROWS) <= 2 * self.facts().processors as usize
     }
 
-    fn params(&self) -> MatmulParams {
+    pub(super) fn params(&self) -> MatmulParams {
         let [experts, out, cols] = self.packed.dims();
         MatmulParams {
             step: self.binding.step,
@@ -272,63 +261,6 @@ impl Product<'_> {
         let grid = [params.units.div_ceil(SOME_GROUPS as u32), narrow(self.rows().div_ceil(rows)), 1];
         let threads = narrow(SOME_GROUPS * FEW_GROUP_THREADS);
         Launch::new(some_kernel(tiles, rows), &params).grid(grid).block(threads).shared(narrow(shared))
-    }
-
-    fn many(&self, tiles: Tiles, rows: usize) -> Vec<Launch> {
-        let mut params = self.params();
-        let mut launches = Vec::new();
-        if self.ids.is_some() {
-            launches.push(self.sort(&mut params, rows));
-        }
-        let facts = self.facts();
-        let launch = if facts.arch.is_hopper() {
-            let stages = stages(tiles, rows, facts.shared_bytes as usize);
-            let kernel = many_kernel(tiles, self.ids.is_some(), rows, stages);
-            // Stages start on a multiple of 1024 bytes.
-            let shared = stages * stage_bytes(tiles, rows) + 1024;
-            Launch::new(kernel, &params)
-                .grid([facts.processors, 1, 1])
-                .block(narrow(many_threads(tiles)))
-                .shared(narrow(shared))
-        } else {
-            let kernel = tiled_kernel(tiles, self.ids.is_some(), rows);
-            let shared = TILED_STAGES * tiles.parts * rows * 2 * TILE_COLS;
-            Launch::new(kernel, &params)
-                .grid([facts.processors, 1, 1])
-                .block(TILED_THREADS)
-                .shared(narrow(shared))
-        };
-        launches.push(launch);
-        launches
-    }
-
-    /// Sorts rows by expert before a product of tiles of so many rows.
-    fn sort(&self, params: &mut MatmulParams, tile_rows: usize) -> Launch {
-        let (rows, experts) = (self.rows(), self.packed.dims()[0]);
-        let tiles = rows.div_ceil(tile_rows) + experts;
-        let sorted = Sorted {
-            row_tiles: self.binding.scratch(tiles * size_of::<RowTile>()).cast(),
-            row_tile_count: self.binding.scratch(size_of::<u32>()).cast(),
-            order: self.binding.scratch(rows * size_of::<u32>()).cast(),
-        };
-        params.row_tiles = sorted.row_tiles;
-        params.row_tile_count = sorted.row_tile_count;
-        params.order = sorted.order;
-        let available = self.facts().shared_bytes as usize / size_of::<u32>();
-        let room = if 2 * experts + rows <= available { rows } else { 0 };
-        let sort = MoeSortParams {
-            step: params.step,
-            ids: params.ids,
-            row_tiles: sorted.row_tiles,
-            row_tile_count: sorted.row_tile_count,
-            order: sorted.order,
-            experts: params.experts,
-            tile_rows: narrow(tile_rows),
-            room: narrow(room),
-            unused: 0,
-        };
-        let shared = (2 * experts + room) * size_of::<u32>();
-        Launch::new(sort_kernel(), &sort).block(SORT_THREADS).shared(narrow(shared))
     }
 
     /// Whether there are rows enough for tiles of f32 weights, and these can be copied 16 bytes at a time.
