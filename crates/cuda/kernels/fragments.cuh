@@ -146,8 +146,8 @@ DEVICE void unpack_step(const Fragment& fragment, int kk, u32* values) {
             values[i] = f16x2_fma(pairs[i], scale, offset);
         } else {
             u32 scales = fragment.lines[group];
-            // With groups of 16 columns the second form takes more registers than there are.
-            if (GROUP < 32) values[i] = f16x2_mul(pairs[i], __byte_perm(scales, 0, rows));
+            // With these the second form takes more registers than there are.
+            if (GROUP < 32 || CODING != CODING_LINEAR) values[i] = f16x2_mul(pairs[i], __byte_perm(scales, 0, rows));
             else values[i] = i % 2 == 0 ? f16x2_mul_half<0>(pairs[i], scales) : f16x2_mul_half<1>(pairs[i], scales);
         }
     }

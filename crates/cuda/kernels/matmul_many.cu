@@ -186,7 +186,7 @@ struct Consumer {
 
     // Unpacks half of a stage's weights: two steps of 16 columns.
     template <int HALF>
-    DEVICE void unpack(const Fragment& fragment, u32 (&a)[8]) {
+    DEVICE void unpack(Fragment& fragment, u32 (&a)[8]) {
 #pragma unroll
         for (int i = 0; i < 2; i++) unpack_step(fragment, 2 * HALF + i, a + 4 * i);
     }
@@ -209,8 +209,8 @@ struct Consumer {
     DEVICE void multiply(u32 col_tiles, float (&total)[N / 2]) {
         // Registers without a value here would be held from the kernel's beginning.
         float sums[PARTS][N / 2] = {};
-        u32 first[8], second[8] = {};
-        Fragment fragment;
+        u32 first[8] = {}, second[8] = {};
+        Fragment fragment = {};
         // Nothing, to which adding gives the same bits.
 #pragma unroll
         for (int i = 0; i < N / 2; i++) total[i] = -0.0f;
@@ -256,8 +256,10 @@ struct Consumer {
     // Computes a tile for as many rows as it has.
     template <int N>
     DEVICE void compute(const MatmulParams& p, const Tile& tile, u32 unit) {
-        if constexpr (N > 16)
-            if (tile.rows.count <= N - 16) return compute<N - 16>(p, tile, unit);
+        // Each size more takes registers of all others, however few it needs itself.
+        constexpr int LESS = N > 96 ? 96 : N > 64 ? 64 : N > 32 ? 32 : 0;
+        if constexpr (LESS > 0)
+            if (tile.rows.count <= LESS) return compute<LESS>(p, tile, unit);
         float total[N / 2];
         multiply<N>(p.col_tiles, total);
         u32 last = ring.before(1);

@@ -40,6 +40,13 @@ DEVICE void products_hold(float* sums) {
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+// Words that nothing may be computed from before this: registers for it are taken after the wait, not before.
+template <int COUNT>
+DEVICE void products_hold(u32* words) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(words[i])::"memory");
+}
+
 // Describes rows of 128 bytes at a multiple of 1024, swizzled by 128 bytes. Adding 2 moves on by 16 columns.
 DEVICE u64 swizzled_rows(u32 address) {
     return (u64)((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
