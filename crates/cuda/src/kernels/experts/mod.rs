@@ -1,5 +1,6 @@
-//! A layer of experts as three launches instead of ten calls, for few rows: norm, router and choice; products up; products
-//! down with all that is added. The bits are those of the calls (`kernels/experts.cuh`).
+//! A layer of experts as three or four launches instead of ten calls, for few rows: norm, router and choice; products up;
+//! products down; the sum of all that is added, which for one row the products down do. The bits are those of the calls
+//! (`kernels/experts.cuh`).
 
 mod kernels;
 mod pattern;
@@ -8,8 +9,9 @@ use mambo_kernel::{BackendError, Op, RouteDims, Scoring};
 use mambo_tensor::DType;
 
 use self::kernels::{
-    ExpertWeights, ExpertsDownParams, ExpertsRouteParams, ExpertsUpParams, MOST_PAIRS, ROUTER_OUTPUTS, ROWS,
-    THREADS, TILE_WORDS, UNITS, down_kernel, route_kernel, up_kernel,
+    ExpertWeights, ExpertsDownParams, ExpertsRouteParams, ExpertsUpParams, MOST_PAIRS, MOST_STAGES,
+    ROUTER_OUTPUTS, ROW_TERMS, ROW_WARPS, ROWS, SUM_THREADS, Streams, TILE_WORDS, down_kernel,
+    down_row_kernel, route_kernel, sum_kernel, up_kernel,
 };
 use super::binding::{Binding, narrow};
 use super::matmul::{Form, Packed, SLICES, SUMS_STRIDE, TILE_COLS, TILE_ROWS, Tiles, tiles_of};
@@ -27,10 +29,13 @@ const MOST_TOKENS: usize = 64;
 const ROUTER_ROW_BLOCKS: usize = 8;
 /// The most experts that a block has room to choose among.
 const MOST_EXPERTS: usize = 256;
-/// Blocks of products of one row that a multiprocessor runs at once.
-const BLOCKS_OF_ONE_ROW: usize = 4;
-/// Shared memory of a block of products beside weights and rows.
+/// Blocks of products that a multiprocessor runs at once, where registers allow it.
+const BLOCKS: usize = 2;
+/// Shared memory of a block of products beside what it asks for, and what every block takes beside that.
 const FIXED_SHARED: usize = 4 << 10;
+const BLOCK_SHARED: usize = 1 << 10;
+/// The fewest stages of a warp's ring that keep it busy.
+const LEAST_STAGES: usize = 2;
 
 /// The kernels, at the sizes that are met most.
 pub(crate) fn specialisations(_: Arch) -> Vec<Specialisation> {
@@ -44,8 +49,11 @@ pub(crate) fn specialisations(_: Arch) -> Vec<Specialisation> {
         scale: 1.0,
     };
     let products = [DType::Q4_0, DType::Q8_0, DType::Q4K, DType::NVFP4].into_iter().filter_map(tiles_of);
-    let sized = |tiles: Tiles| ROWS.map(|rows| [up_kernel(tiles, rows), down_kernel(tiles, rows)]).concat();
-    products.flat_map(sized).chain([route_kernel(&nano, 512)]).collect()
+    let sized = |tiles: Tiles| {
+        let rows = ROWS.map(|rows| [up_kernel(tiles, rows), down_kernel(tiles, rows)]);
+        [rows.concat(), vec![down_row_kernel(tiles)]].concat()
+    };
+    products.flat_map(sized).chain([route_kernel(&nano, 512), sum_kernel()]).collect()
 }
 
 /// What one product multiplies with.
@@ -80,9 +88,9 @@ impl<'a> Product<'a> {
         ExpertWeights { tiles, factors, col_tiles: narrow(self.col_tiles()), units: narrow(self.units()) }
     }
 
-    /// Bytes of a unit's weights.
-    fn unit_bytes(&self) -> usize {
-        self.col_tiles() * self.tiles.tile_bytes()
+    /// The most tiles of a slice of the columns.
+    fn slice_tiles(&self) -> usize {
+        self.col_tiles().div_ceil(SLICES)
     }
 
     /// Bytes of a row in shared memory.
@@ -99,12 +107,23 @@ struct Passed {
     pair_weights: Ptr<f32>,
     tiles: Ptr<u32>,
     tile_count: Ptr<u32>,
-    /// Largest values of the shared expert's rows, then of the chosen ones', then arrivals.
+    /// Largest values of the shared expert's rows, then of the chosen ones'.
     clear: Ptr<u32>,
     shared_up: Ptr<f32>,
     routed_up: Ptr<f32>,
     shared_down: Ptr<f32>,
     routed_down: Ptr<f32>,
+}
+
+/// How the blocks of products stream weights, and how many there are.
+struct Blocks {
+    streams: Streams,
+    /// Shared memory of a block.
+    shared_bytes: usize,
+    grid: usize,
+    threads: usize,
+    /// Whether a block has a unit of outputs of all experts.
+    has_all_experts: bool,
 }
 
 /// A layer that can run so.
@@ -126,12 +145,12 @@ struct Layer<'a> {
 /// The launches of the calls of a layer, by call; none where they have to run one by one.
 pub(crate) fn bind(calls: &[Binding]) -> Result<Option<Vec<Vec<Launch>>>, BackendError> {
     let Some(layer) = Layer::of(calls)? else { return Ok(None) };
-    let Some((up_shared, down_shared)) = layer.shared_bytes() else { return Ok(None) };
+    let (Some(up), Some(down)) = (layer.up_blocks(), layer.down_blocks()) else { return Ok(None) };
     let passed = layer.passed();
     let mut launches = vec![Vec::new(); CALLS];
     launches[NORM].push(layer.route(&passed)?);
-    launches[UP].push(layer.up(&passed, up_shared));
-    launches[DOWN].push(layer.down(&passed, down_shared));
+    launches[UP].push(layer.up(&passed, &up));
+    launches[DOWN] = layer.down(&passed, &down);
     Ok(Some(launches))
 }
 
@@ -154,6 +173,7 @@ impl<'a> Layer<'a> {
             Product::of(&calls[SHARED_DOWN], 1, cols)?,
         );
         let (Some(up), Some(down), Some(shared_up), Some(shared_down)) = products else { return Ok(None) };
+        let router_bytes = ROUTER_OUTPUTS * cols.next_multiple_of(128) * 4;
         let has_same_tiles = up.tiles == shared_up.tiles && down.tiles == shared_down.tiles;
         let fits = tokens <= MOST_TOKENS
             && tokens * route.top_k <= MOST_PAIRS
@@ -161,7 +181,8 @@ impl<'a> Layer<'a> {
             && route.groups == 1
             && cols.next_multiple_of(128) <= HELD * row_threads(narrow(cols)) as usize
             && width.is_multiple_of(4)
-            && shared_width.is_multiple_of(4);
+            && shared_width.is_multiple_of(4)
+            && router_bytes + (48 << 10) <= calls[NORM].facts.shared_bytes as usize;
         if !has_same_tiles || !fits || tokens == 0 || router.form != Form::Rows {
             return Ok(None);
         }
@@ -191,48 +212,64 @@ impl<'a> Layer<'a> {
         self.pairs().min(self.route.experts + self.pairs() / self.tile_rows)
     }
 
-    fn shared_tiles(&self) -> usize {
-        self.tokens.div_ceil(self.tile_rows)
-    }
-
     fn cols(&self) -> usize {
         self.down.out()
     }
 
-    /// Tiles that have blocks of their own. Of one row so many that all blocks run at once, beside `others`: a block asks
-    /// for its next weights before it is done with those that it has. Of several rows all have: blocks differ in what they
-    /// take, and the hardware balances them.
-    fn tiles_at_once(&self, product: &Product, others: usize) -> usize {
-        if self.tile_rows > 1 {
-            return self.most_tiles();
+    /// What blocks of so many warps have room for beside rows and sums: several of them on a multiprocessor, or else one.
+    fn blocks(&self, product: [&Product; 2], warps: usize, rows_and_sums: [usize; 2], items: usize) -> Option<Blocks> {
+        let (facts, tiles) = (self.calls[UP].facts, product[0].tiles);
+        let [rows, sums] = rows_and_sums;
+        let available = facts.shared_bytes as usize;
+        let at_once: &[usize] = if facts.arch.is_hopper() { &[BLOCKS, 1] } else { &[1] };
+        let groups = warps / SLICES;
+        at_once.iter().find_map(|&blocks| {
+            let own = (available + BLOCK_SHARED) / blocks - BLOCK_SHARED;
+            let room = own.checked_sub(FIXED_SHARED + rows + sums)? / warps / tiles.tile_bytes();
+            let whole = product.into_iter().map(Product::slice_tiles).max()?;
+            let grid = (blocks * facts.processors as usize).min(items.div_ceil(groups));
+            // Whole slices at once where a warp has no second one.
+            let (stage_tiles, stages) = match items <= grid * groups && whole <= room {
+                true => (whole, 1),
+                false => (tiles.chunk(), (room / tiles.chunk()).min(MOST_STAGES)),
+            };
+            let ring = warps * stages * stage_tiles * tiles.tile_bytes();
+            let [stage_tiles, stages, sums_at] = [stage_tiles, stages, ring + rows].map(narrow);
+            let streams = Streams { stage_tiles, stages, sums_at, unused: 0 };
+            let is_enough = stages == 1 || stages >= LEAST_STAGES as u32;
+            let shared_bytes = ring + rows + sums;
+            let threads = warps * 32;
+            is_enough.then_some(Blocks { streams, shared_bytes, grid, threads, has_all_experts: false })
+        })
+    }
+
+    /// Blocks whose groups of warps take units times tiles of rows.
+    fn shared_by_items(&self, routed: &Product, shared: &Product) -> Option<Blocks> {
+        let warps = routed.tiles.groups() * SLICES;
+        let rows = self.tile_rows * routed.row_bytes().max(shared.row_bytes());
+        let sums = 2 * warps * self.tile_rows * SUMS_STRIDE * 4;
+        let shared_tiles = self.tokens.div_ceil(self.tile_rows);
+        let items = self.most_tiles() * routed.units() + shared_tiles * shared.units();
+        self.blocks([routed, shared], warps, [rows, sums], items)
+    }
+
+    fn up_blocks(&self) -> Option<Blocks> {
+        self.shared_by_items(&self.up, &self.shared_up)
+    }
+
+    fn down_blocks(&self) -> Option<Blocks> {
+        let terms = self.route.top_k + 1;
+        if self.tokens == 1 && terms <= ROW_TERMS {
+            let rows = self.shared_down.row_bytes() + self.route.top_k * self.down.row_bytes();
+            let sums = terms * SLICES * SUMS_STRIDE * 4;
+            let units = self.down.units();
+            let products = [&self.down, &self.shared_down];
+            // Each of its warps has several chains of every unit.
+            if let Some(blocks) = self.blocks(products, ROW_WARPS, [rows, sums], usize::MAX / 2) {
+                return Some(Blocks { grid: units, has_all_experts: true, ..blocks });
+            }
         }
-        let processors = self.calls[UP].facts.processors as usize;
-        let at_once = (BLOCKS_OF_ONE_ROW * processors).saturating_sub(others);
-        self.most_tiles().min((at_once / product.units().div_ceil(UNITS)).max(1))
-    }
-
-    /// Shared memory of a block of the products up and down; none where it has too little.
-    fn shared_bytes(&self) -> Option<(usize, usize)> {
-        let up = UNITS * self.up.unit_bytes() + self.tile_rows * self.up.row_bytes() + self.sum_bytes();
-        let down = self.down_sums_at() + self.sum_bytes();
-        let router = ROUTER_OUTPUTS * self.cols().next_multiple_of(128) * 4;
-        let most = self.calls[NORM].facts.shared_bytes as usize;
-        (up.max(down) + FIXED_SHARED <= most && router + (48 << 10) <= most).then_some((up, down))
-    }
-
-    /// Bytes of the sums of a block's slices.
-    fn sum_bytes(&self) -> usize {
-        UNITS * SLICES * self.tile_rows * SUMS_STRIDE * 4
-    }
-
-    /// Bytes of the weights of a block of products down: two units of a chosen expert, or one of the shared one.
-    fn down_weights(&self) -> usize {
-        (UNITS * self.down.unit_bytes()).max(self.shared_down.unit_bytes())
-    }
-
-    /// Where their sums start.
-    fn down_sums_at(&self) -> usize {
-        self.down_weights() + self.tile_rows * self.down.row_bytes().max(self.shared_down.row_bytes())
+        self.shared_by_items(&self.down, &self.shared_down)
     }
 
     fn passed(&self) -> Passed {
@@ -254,7 +291,7 @@ impl<'a> Layer<'a> {
     }
 
     fn cleared(&self) -> usize {
-        self.tokens + self.pairs() + self.down.units().div_ceil(UNITS)
+        self.tokens + self.pairs()
     }
 
     fn route(&self, passed: &Passed) -> Result<Launch, BackendError> {
@@ -294,7 +331,7 @@ impl<'a> Layer<'a> {
         Ok(launch.grid(grid).block(threads).shared(shared))
     }
 
-    fn up(&self, passed: &Passed, shared_bytes: usize) -> Launch {
+    fn up(&self, passed: &Passed, blocks: &Blocks) -> Launch {
         let params = ExpertsUpParams {
             step: self.calls[UP].step,
             shared: self.shared_up.weights(),
@@ -308,20 +345,14 @@ impl<'a> Layer<'a> {
             routed_largest: passed.clear.plus_bytes(self.tokens * 4),
             x_stride: narrow(self.rounded_stride),
             top_k: narrow(self.route.top_k),
-            shared_tiles: narrow(self.shared_tiles()),
-            shared_blocks: narrow(self.shared_up.units().div_ceil(UNITS)),
-            routed_blocks: narrow(self.up.units().div_ceil(UNITS)),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            tiles_at_once: narrow(self.tiles_at_once(&self.up, self.shared_up.units().div_ceil(UNITS))),
+            streams: blocks.streams,
         };
-        let routed = params.routed_blocks * params.tiles_at_once;
-        let blocks = params.shared_blocks * params.shared_tiles + routed;
-        let launch = Launch::new(up_kernel(self.up.tiles, self.tile_rows), &params);
-        launch.grid([blocks, 1, 1]).block(THREADS).shared(narrow(shared_bytes))
+        blocks.launch(Launch::new(up_kernel(self.up.tiles, self.tile_rows), &params))
     }
 
-    fn down(&self, passed: &Passed, shared_bytes: usize) -> Launch {
+    fn down(&self, passed: &Passed, blocks: &Blocks) -> Vec<Launch> {
         let params = ExpertsDownParams {
             step: self.calls[DOWN].step,
             shared: self.shared_down.weights(),
@@ -337,19 +368,25 @@ impl<'a> Layer<'a> {
             residual: passed.residual,
             shared_out: passed.shared_down,
             routed_out: passed.routed_down,
-            arrivals: passed.clear.plus_bytes((self.tokens + self.pairs()) * 4),
             top_k: narrow(self.route.top_k),
-            shared_tiles: narrow(self.shared_tiles()),
-            routed_blocks: narrow(self.down.units().div_ceil(UNITS)),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            tiles_at_once: narrow(self.tiles_at_once(&self.down, self.shared_down.units())),
-            rows_at: narrow(self.down_weights()),
-            sums_at: narrow(self.down_sums_at()),
+            unused: 0,
+            streams: blocks.streams,
         };
-        let routed = params.routed_blocks * params.tiles_at_once;
-        let blocks = params.shared.units * params.shared_tiles + routed;
-        let launch = Launch::new(down_kernel(self.down.tiles, self.tile_rows), &params);
-        launch.grid([blocks, 1, 1]).block(THREADS).shared(narrow(shared_bytes))
+        if blocks.has_all_experts {
+            return vec![blocks.launch(Launch::new(down_row_kernel(self.down.tiles), &params))];
+        }
+        let products = blocks.launch(Launch::new(down_kernel(self.down.tiles, self.tile_rows), &params));
+        let grid = [narrow(self.cols().div_ceil(SUM_THREADS)), narrow(self.tokens), 1];
+        let sum = Launch::new(sum_kernel(), &params).grid(grid).block(narrow(SUM_THREADS));
+        vec![products, sum]
+    }
+}
+
+impl Blocks {
+    fn launch(&self, launch: Launch) -> Launch {
+        let launch = launch.grid([narrow(self.grid), 1, 1]).block(narrow(self.threads));
+        launch.shared(narrow(self.shared_bytes))
     }
 }
