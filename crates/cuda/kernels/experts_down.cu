@@ -21,7 +21,7 @@ KERNEL __launch_bounds__(THREADS, BLOCKS) experts_down(const __grid_constant__ E
     __shared__ Share share;
     __shared__ Segment segment;
     u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, group = warp / SLICES, slice = warp % SLICES;
-    u32 warp_bytes = p.streams.stages * p.streams.stage_tiles * TILE_BYTES;
+    u32 warp_bytes = p.streams.warp_tiles * TILE_BYTES;
     u32 x_at = GROUPS * SLICES * warp_bytes, group_sums = SLICES * ROWS * SUMS_STRIDE;
     float* sums_at = (float*)(memory + p.streams.sums_at) + group * 2 * group_sums;
     Ring ring;

@@ -40,37 +40,36 @@ struct Share {
     }
 };
 
+#define UNKNOWN 0xffffffffu
+
 // The weights of a warp's slice in the order in which it needs them.
 struct Feed {
-    // The next item, what is left of its slice, and where that is.
-    u32 item, left;
+    // The next item, its unit and tile of rows and the tile's expert, as far as they are known.
+    u32 item, unit, tile, expert;
+    // What is left of the slice, and where that is.
+    u32 left;
     const u8* from;
-    // The tile whose expert was looked up last.
-    u32 tile, expert;
 
     DEVICE void begin(u32 group) {
-        item = group, left = 0, tile = 0xffffffffu;
+        item = group, unit = UNKNOWN, left = 0;
     }
     // Finds the slice of the next item that has any.
     template <class Params>
     DEVICE bool find(const Params& p, const Share& share, u32 slice) {
-        for (; left == 0; item += GROUPS) {
+        while (left == 0) {
             if (item >= share.count) return false;
-            bool is_shared = share.is_shared(item);
+            bool is_shared = share.is_shared(item), is_first_routed = !is_shared && item - share.shared_count < GROUPS;
             u32 units = is_shared ? p.shared.units : p.routed.units, col_tiles = is_shared ? p.shared.col_tiles : p.routed.col_tiles;
-            u32 index = share.index(item), place = index;
-            if (!is_shared) {
-                if (index / units != tile) {
-                    tile = index / units;
-                    expert = load_fresh(p.tiles + tile * TILE_WORDS);
-                }
-                place = expert * units + index % units;
-            } else {
-                place = index % units;
+            if (unit == UNKNOWN || is_first_routed) {
+                u32 index = share.index(item);
+                tile = index / units, unit = index % units, expert = is_shared ? 0 : UNKNOWN;
             }
+            if (expert == UNKNOWN) expert = load_fresh(p.tiles + tile * TILE_WORDS);
             u32 first = slice_start(slice, col_tiles);
             left = slice_start(slice + 1, col_tiles) - first;
-            from = (is_shared ? p.shared.tiles : p.routed.tiles) + ((u64)place * col_tiles + first) * TILE_BYTES;
+            from = (is_shared ? p.shared.tiles : p.routed.tiles) + ((u64)(expert * units + unit) * col_tiles + first) * TILE_BYTES;
+            item += GROUPS;
+            for (unit += GROUPS; unit >= units; unit -= units) tile++, expert = is_shared ? 0 : UNKNOWN;
         }
         return true;
     }

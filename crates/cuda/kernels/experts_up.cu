@@ -1,8 +1,7 @@
 // Second kernel of a fused layer of experts: relu2 of the products up, of the shared expert and of the chosen ones.
 //
 // Weights of the shared expert are on their way before the inputs are ready (experts_ring.cuh). The largest value of every
-// row is found for the next kernel, which rounds. For few rows the weights of chosen experts that it will read are brought
-// to L2 meanwhile.
+// row is found for the next kernel, which rounds.
 // Bytes: the weights of each chosen expert once per ROWS rows. FLOPs: 2 per weight and row.
 #include "experts_ring.cuh"
 
@@ -45,7 +44,7 @@ KERNEL __launch_bounds__(THREADS, BLOCKS) experts_up(const __grid_constant__ Exp
     __shared__ Share share;
     __shared__ Segment segment;
     u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, group = warp / SLICES, slice = warp % SLICES;
-    u32 warp_bytes = p.streams.stages * p.streams.stage_tiles * TILE_BYTES;
+    u32 warp_bytes = p.streams.warp_tiles * TILE_BYTES;
     u32 x = shared_address(memory) + GROUPS * SLICES * warp_bytes, group_sums = SLICES * ROWS * SUMS_STRIDE;
     float* sums_at = (float*)(memory + p.streams.sums_at) + group * 2 * group_sums;
     Ring ring;

@@ -2,7 +2,7 @@
 #pragma once
 #include "chain.cuh"
 
-#define MOST_STAGES 4
+#define MOST_STAGES 8
 
 // A warp's stages of weights, used one after the other. Their number and size are kernel parameters, which take no
 // registers.

@@ -3,22 +3,24 @@
 use mambo_kernel::RouteDims;
 
 use crate::kernels::matmul::{MatmulParams, RowTile, Tiles};
-use crate::params::{CStruct, Ptr, View, c_struct};
+use crate::params::{Ahead, CStruct, Ptr, View, c_struct};
 use crate::source::{Expects, Source, Specialisation};
 use crate::step_table::StepTable;
 
 /// Words of a tile of rows, as kernels/experts.cuh says.
 pub(super) const TILE_WORDS: usize = 8;
-/// The most rows of a tile: that of kernels for one token, for two, and for more.
-pub(super) const ROWS: [usize; 3] = [1, 2, 4];
+/// The most rows of a tile: that of kernels for two tokens, and for more.
+pub(super) const ROWS: [usize; 2] = [2, 4];
 /// The most pairs of token and chosen expert.
 pub(super) const MOST_PAIRS: usize = 512;
 /// Outputs of the router that a block computes.
 pub(super) const ROUTER_OUTPUTS: usize = 4;
 /// Most stages of a warp's ring (`MOST_STAGES` in stages.cuh).
-pub(super) const MOST_STAGES: usize = 4;
-/// Warps of a block of products down of one row, and the most terms that it adds up.
+pub(super) const MOST_STAGES: usize = 8;
+/// Warps of a block of products of one row, the units of outputs of one of products up, and the most terms that one of
+/// products down adds up.
 pub(super) const ROW_WARPS: usize = 16;
+pub(super) const ROW_UNITS: usize = 4;
 pub(super) const ROW_TERMS: usize = 32;
 /// Threads of a block that adds up.
 pub(super) const SUM_THREADS: usize = 256;
@@ -32,8 +34,8 @@ c_struct! {
         pub units: u32,
     }
 
-    /// How a block streams weights: tiles of a stage, stages of a warp, and where sums start in shared memory.
-    pub(super) struct Streams { pub stage_tiles: u32, pub stages: u32, pub sums_at: u32, pub unused: u32 }
+    /// How a block streams weights: tiles of a stage, stages and tiles of a warp, and where sums start in shared memory.
+    pub(super) struct Streams { pub stage_tiles: u32, pub stages: u32, pub warp_tiles: u32, pub sums_at: u32 }
 
     pub(super) struct ExpertsRouteParams {
         pub step: Ptr<StepTable>,
@@ -63,7 +65,10 @@ c_struct! {
         pub tile_rows: u32,
         pub eps: f32,
         pub scale: f32,
-        pub unused: u32,
+        /// Whether experts are chosen here: of one row, those who multiply choose.
+        pub chooses: u32,
+        /// What the products down read of the shared expert, of one row.
+        pub ahead: Ahead,
     }
 
     pub(super) struct ExpertsUpParams {
@@ -83,6 +88,15 @@ c_struct! {
         pub shared_cols: u32,
         pub routed_cols: u32,
         pub streams: Streams,
+        /// For the choice of one row.
+        pub logits: Ptr<f32>,
+        pub bias: Ptr<f32>,
+        pub ids: View,
+        pub weights: View,
+        pub scale: f32,
+        pub unused: u32,
+        /// What the products down read of the first expert, of one row.
+        pub ahead: Ahead,
     }
 
     pub(super) struct ExpertsDownParams {
@@ -103,8 +117,13 @@ c_struct! {
         pub top_k: u32,
         pub shared_cols: u32,
         pub routed_cols: u32,
-        pub unused: u32,
+        /// For the choice of one row.
+        pub scale: f32,
+        pub logits: Ptr<f32>,
+        pub bias: Ptr<f32>,
         pub streams: Streams,
+        /// What the next product reads, of one row.
+        pub ahead: Ahead,
     }
 }
 
@@ -113,16 +132,12 @@ static ROUTE: Source = Source {
     text: include_str!("../../../kernels/experts_route.cu"),
     structs: &[ExpertsRouteParams::c_text],
 };
-static UP: Source = Source {
-    stem: "experts_up",
-    text: include_str!("../../../kernels/experts_up.cu"),
-    structs: &[
-        RowTile::c_text,
-        MatmulParams::c_text,
-        ExpertWeights::c_text,
-        Streams::c_text,
-        ExpertsUpParams::c_text,
-    ],
+static UP: Source =
+    Source { stem: "experts_up", text: include_str!("../../../kernels/experts_up.cu"), structs: UP_STRUCTS };
+static UP_ROW: Source = Source {
+    stem: "experts_up_row",
+    text: include_str!("../../../kernels/experts_up_row.cu"),
+    structs: UP_STRUCTS,
 };
 static DOWN: Source = Source {
     stem: "experts_down",
@@ -139,6 +154,8 @@ static SUM: Source = Source {
     text: include_str!("../../../kernels/experts_sum.cu"),
     structs: &[ExpertWeights::c_text, Streams::c_text, ExpertsDownParams::c_text],
 };
+const UP_STRUCTS: &[fn() -> String] =
+    &[RowTile::c_text, MatmulParams::c_text, ExpertWeights::c_text, Streams::c_text, ExpertsUpParams::c_text];
 const DOWN_STRUCTS: &[fn() -> String] = &[
     RowTile::c_text,
     MatmulParams::c_text,
@@ -153,8 +170,7 @@ pub(super) fn route_kernel(route: &RouteDims, threads: u32) -> Specialisation {
 }
 
 fn product(source: &'static Source, entry: &'static str, tiles: Tiles) -> Specialisation {
-    let kernel = tiles.define(Specialisation::new(source, entry)).define("PARTS", 1).define("EXPERTS", 1);
-    kernel.expecting(Expects::Mma)
+    tiles.define(Specialisation::new(source, entry)).define("PARTS", 1).expecting(Expects::Mma)
 }
 
 pub(super) fn up_kernel(tiles: Tiles, rows: usize) -> Specialisation {
@@ -165,8 +181,12 @@ pub(super) fn down_kernel(tiles: Tiles, rows: usize) -> Specialisation {
     product(&DOWN, "experts_down", tiles).define("ROWS", rows).define("GROUPS", tiles.groups())
 }
 
-pub(super) fn down_row_kernel(tiles: Tiles) -> Specialisation {
-    product(&DOWN_ROW, "experts_down_row", tiles)
+pub(super) fn up_row_kernel(tiles: Tiles, route: &RouteDims) -> Specialisation {
+    crate::kernels::moe_route::define(product(&UP_ROW, "experts_up_row", tiles), route)
+}
+
+pub(super) fn down_row_kernel(tiles: Tiles, route: &RouteDims) -> Specialisation {
+    crate::kernels::moe_route::define(product(&DOWN_ROW, "experts_down_row", tiles), route)
 }
 
 pub(super) fn sum_kernel() -> Specialisation {

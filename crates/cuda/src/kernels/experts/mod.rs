@@ -1,5 +1,5 @@
-//! A layer of experts as three or four launches instead of ten calls, for few rows: norm, router and choice; products up;
-//! products down; the sum of all that is added, which for one row the products down do. The bits are those of the calls
+//! A layer of experts as four launches instead of ten calls, for few rows: norm, router and choice; products up; products
+//! down; the sum of all that is added. For one row the products choose, and those down add up: three launches. The bits are those of the calls
 //! (`kernels/experts.cuh`).
 
 mod kernels;
@@ -10,15 +10,15 @@ use mambo_tensor::DType;
 
 use self::kernels::{
     ExpertWeights, ExpertsDownParams, ExpertsRouteParams, ExpertsUpParams, MOST_PAIRS, MOST_STAGES,
-    ROUTER_OUTPUTS, ROW_TERMS, ROW_WARPS, ROWS, SUM_THREADS, Streams, TILE_WORDS, down_kernel,
-    down_row_kernel, route_kernel, sum_kernel, up_kernel,
+    ROUTER_OUTPUTS, ROW_TERMS, ROW_UNITS, ROW_WARPS, ROWS, SUM_THREADS, Streams, TILE_WORDS, down_kernel,
+    down_row_kernel, route_kernel, sum_kernel, up_kernel, up_row_kernel,
 };
 use super::binding::{Binding, narrow};
 use super::matmul::{Form, Packed, SLICES, SUMS_STRIDE, TILE_COLS, TILE_ROWS, Tiles, tiles_of};
 use super::round::{HELD, row_threads};
 use crate::arch::Arch;
 use crate::launch::Launch;
-use crate::params::Ptr;
+use crate::params::{Ahead, Ptr};
 use crate::source::Specialisation;
 pub(crate) use pattern::{CALLS, KEPT, is_layer};
 use pattern::{DOWN, NORM, ROUTE, ROUTER, SHARED_DOWN, SHARED_UP, UP};
@@ -32,8 +32,10 @@ const MOST_EXPERTS: usize = 256;
 /// Blocks of products that a multiprocessor runs at once, where registers allow it.
 const BLOCKS: usize = 2;
 /// Shared memory of a block of products beside what it asks for, and what every block takes beside that.
-const FIXED_SHARED: usize = 4 << 10;
+const FIXED_SHARED: usize = 3 << 9;
 const BLOCK_SHARED: usize = 1 << 10;
+/// What one of one row takes beside that.
+const ROW_SHARED: usize = 2 << 10;
 /// The fewest stages of a warp's ring that keep it busy.
 const LEAST_STAGES: usize = 2;
 
@@ -51,7 +53,7 @@ pub(crate) fn specialisations(_: Arch) -> Vec<Specialisation> {
     let products = [DType::Q4_0, DType::Q8_0, DType::Q4K, DType::NVFP4].into_iter().filter_map(tiles_of);
     let sized = |tiles: Tiles| {
         let rows = ROWS.map(|rows| [up_kernel(tiles, rows), down_kernel(tiles, rows)]);
-        [rows.concat(), vec![down_row_kernel(tiles)]].concat()
+        [rows.concat(), vec![up_row_kernel(tiles, &nano), down_row_kernel(tiles, &nano)]].concat()
     };
     products.flat_map(sized).chain([route_kernel(&nano, 512), sum_kernel()]).collect()
 }
@@ -88,6 +90,12 @@ impl<'a> Product<'a> {
         ExpertWeights { tiles, factors, col_tiles: narrow(self.col_tiles()), units: narrow(self.units()) }
     }
 
+    /// What is read of the first expert.
+    fn expert(&self) -> Ahead {
+        let bytes = self.units() * self.col_tiles() * self.tiles.tile_bytes();
+        Ahead { from: self.packed.values.ptr(), bytes: bytes as u64 }
+    }
+
     /// The most tiles of a slice of the columns.
     fn slice_tiles(&self) -> usize {
         self.col_tiles().div_ceil(SLICES)
@@ -115,15 +123,22 @@ struct Passed {
     routed_down: Ptr<f32>,
 }
 
-/// How the blocks of products stream weights, and how many there are.
+/// How the blocks of products stream weights.
 struct Blocks {
     streams: Streams,
     /// Shared memory of a block.
     shared_bytes: usize,
-    grid: usize,
     threads: usize,
-    /// Whether a block has a unit of outputs of all experts.
-    has_all_experts: bool,
+    /// Blocks that run at once.
+    at_once: usize,
+}
+
+/// How products run.
+enum Plan {
+    /// By kernels of one row.
+    Row { up: Blocks, down: Blocks },
+    /// By those of several.
+    Rows { up: Blocks, down: Blocks },
 }
 
 /// A layer that can run so.
@@ -145,12 +160,12 @@ struct Layer<'a> {
 /// The launches of the calls of a layer, by call; none where they have to run one by one.
 pub(crate) fn bind(calls: &[Binding]) -> Result<Option<Vec<Vec<Launch>>>, BackendError> {
     let Some(layer) = Layer::of(calls)? else { return Ok(None) };
-    let (Some(up), Some(down)) = (layer.up_blocks(), layer.down_blocks()) else { return Ok(None) };
+    let Some(plan) = layer.plan() else { return Ok(None) };
     let passed = layer.passed();
     let mut launches = vec![Vec::new(); CALLS];
-    launches[NORM].push(layer.route(&passed)?);
-    launches[UP].push(layer.up(&passed, &up));
-    launches[DOWN] = layer.down(&passed, &down);
+    launches[NORM].push(layer.route(&passed, matches!(plan, Plan::Rows { .. }))?);
+    launches[UP].push(layer.up(&passed, &plan)?);
+    launches[DOWN] = layer.down(&passed, &plan)?;
     Ok(Some(launches))
 }
 
@@ -186,7 +201,7 @@ impl<'a> Layer<'a> {
         if !has_same_tiles || !fits || tokens == 0 || router.form != Form::Rows {
             return Ok(None);
         }
-        let tile_rows = tokens.next_power_of_two().min(ROWS[2]);
+        let tile_rows = tokens.next_power_of_two().clamp(ROWS[0], ROWS[1]);
         let rounded_stride = (up.col_tiles() * 2 * TILE_COLS + 4).next_multiple_of(16);
         Ok(Some(Layer {
             calls,
@@ -217,59 +232,56 @@ impl<'a> Layer<'a> {
     }
 
     /// What blocks of so many warps have room for beside rows and sums: several of them on a multiprocessor, or else one.
-    fn blocks(&self, product: [&Product; 2], warps: usize, rows_and_sums: [usize; 2], items: usize) -> Option<Blocks> {
-        let (facts, tiles) = (self.calls[UP].facts, product[0].tiles);
-        let [rows, sums] = rows_and_sums;
-        let available = facts.shared_bytes as usize;
-        let at_once: &[usize] = if facts.arch.is_hopper() { &[BLOCKS, 1] } else { &[1] };
-        let groups = warps / SLICES;
-        at_once.iter().find_map(|&blocks| {
-            let own = (available + BLOCK_SHARED) / blocks - BLOCK_SHARED;
-            let room = own.checked_sub(FIXED_SHARED + rows + sums)? / warps / tiles.tile_bytes();
-            let whole = product.into_iter().map(Product::slice_tiles).max()?;
-            let grid = (blocks * facts.processors as usize).min(items.div_ceil(groups));
-            // Whole slices at once where a warp has no second one.
-            let (stage_tiles, stages) = match items <= grid * groups && whole <= room {
-                true => (whole, 1),
-                false => (tiles.chunk(), (room / tiles.chunk()).min(MOST_STAGES)),
-            };
-            let ring = warps * stages * stage_tiles * tiles.tile_bytes();
-            let [stage_tiles, stages, sums_at] = [stage_tiles, stages, ring + rows].map(narrow);
-            let streams = Streams { stage_tiles, stages, sums_at, unused: 0 };
-            let is_enough = stages == 1 || stages >= LEAST_STAGES as u32;
-            let shared_bytes = ring + rows + sums;
-            let threads = warps * 32;
-            is_enough.then_some(Blocks { streams, shared_bytes, grid, threads, has_all_experts: false })
+    /// All of a warp's slice at once, or else a ring of a few stages.
+    fn blocks(&self, products: [&Product; 2], warps: usize, beside: usize, is_whole: bool) -> Option<Blocks> {
+        let (facts, tiles) = (self.calls[UP].facts, products[0].tiles);
+        let several: &[usize] = if facts.arch.is_hopper() { &[BLOCKS, 1] } else { &[1] };
+        let (chunk, slice) = (tiles.chunk(), products.into_iter().map(Product::slice_tiles).max()?);
+        several.iter().find_map(|blocks| {
+            let own = (facts.shared_bytes as usize + BLOCK_SHARED) / blocks - BLOCK_SHARED;
+            let room = own.checked_sub(FIXED_SHARED + beside)? / warps / tiles.tile_bytes();
+            let stages = if is_whole { slice.div_ceil(chunk) } else { (room / chunk).min(MOST_STAGES) };
+            // The last stage of a whole slice is what is left of it.
+            let warp_tiles = if is_whole { slice } else { stages * chunk };
+            let fits = warp_tiles <= room && stages <= MOST_STAGES && (is_whole || stages >= LEAST_STAGES);
+            let ring = warps * warp_tiles * tiles.tile_bytes();
+            let [stage_tiles, stages, warp_tiles] = [chunk, stages, warp_tiles].map(narrow);
+            fits.then(|| Blocks {
+                streams: Streams { stage_tiles, stages, warp_tiles, sums_at: narrow(ring) },
+                shared_bytes: ring + beside,
+                threads: warps * 32,
+                at_once: blocks * facts.processors as usize,
+            })
         })
     }
 
     /// Blocks whose groups of warps take units times tiles of rows.
-    fn shared_by_items(&self, routed: &Product, shared: &Product) -> Option<Blocks> {
+    fn of_rows(&self, routed: &Product, shared: &Product) -> Option<Blocks> {
         let warps = routed.tiles.groups() * SLICES;
         let rows = self.tile_rows * routed.row_bytes().max(shared.row_bytes());
         let sums = 2 * warps * self.tile_rows * SUMS_STRIDE * 4;
-        let shared_tiles = self.tokens.div_ceil(self.tile_rows);
-        let items = self.most_tiles() * routed.units() + shared_tiles * shared.units();
-        self.blocks([routed, shared], warps, [rows, sums], items)
+        let blocks = self.blocks([routed, shared], warps, rows + sums, false)?;
+        Some(blocks.sums_after(rows))
     }
 
-    fn up_blocks(&self) -> Option<Blocks> {
-        self.shared_by_items(&self.up, &self.shared_up)
+    fn plan(&self) -> Option<Plan> {
+        self.plan_of_row().or_else(|| {
+            let up = self.of_rows(&self.up, &self.shared_up)?;
+            Some(Plan::Rows { up, down: self.of_rows(&self.down, &self.shared_down)? })
+        })
     }
 
-    fn down_blocks(&self) -> Option<Blocks> {
+    fn plan_of_row(&self) -> Option<Plan> {
         let terms = self.route.top_k + 1;
-        if self.tokens == 1 && terms <= ROW_TERMS {
-            let rows = self.shared_down.row_bytes() + self.route.top_k * self.down.row_bytes();
-            let sums = terms * SLICES * SUMS_STRIDE * 4;
-            let units = self.down.units();
-            let products = [&self.down, &self.shared_down];
-            // Each of its warps has several chains of every unit.
-            if let Some(blocks) = self.blocks(products, ROW_WARPS, [rows, sums], usize::MAX / 2) {
-                return Some(Blocks { grid: units, has_all_experts: true, ..blocks });
-            }
+        if self.tokens > 1 || terms > ROW_TERMS {
+            return None;
         }
-        self.shared_by_items(&self.down, &self.shared_down)
+        let up = [&self.up, &self.shared_up];
+        let up = self.blocks(up, ROW_WARPS, self.up.row_bytes() + ROW_SHARED, true)?;
+        let rows = self.shared_down.row_bytes() + self.route.top_k * self.down.row_bytes();
+        let sums = terms * SLICES * SUMS_STRIDE * 4 + ROW_SHARED;
+        let down = self.blocks([&self.down, &self.shared_down], ROW_WARPS, rows + sums, false)?;
+        Some(Plan::Row { up, down: down.sums_after(rows) })
     }
 
     fn passed(&self) -> Passed {
@@ -290,11 +302,16 @@ impl<'a> Layer<'a> {
         }
     }
 
+    /// What is brought to L2 ahead of its use: with more rows than one other weights would take its place before.
+    fn ahead(&self, ahead: Ahead) -> Ahead {
+        if self.tokens == 1 { ahead } else { Ahead::NOTHING }
+    }
+
     fn cleared(&self) -> usize {
         self.tokens + self.pairs()
     }
 
-    fn route(&self, passed: &Passed) -> Result<Launch, BackendError> {
+    fn route(&self, passed: &Passed, chooses: bool) -> Result<Launch, BackendError> {
         let [norm, route] = [&self.calls[NORM], &self.calls[ROUTE]];
         let cols = self.cols();
         let params = ExpertsRouteParams {
@@ -321,7 +338,8 @@ impl<'a> Layer<'a> {
             tile_rows: narrow(self.tile_rows),
             eps: self.eps,
             scale: self.route.scale,
-            unused: 0,
+            chooses: u32::from(chooses),
+            ahead: self.ahead(self.shared_down.expert()),
         };
         let threads = row_threads(params.cols);
         let blocks = narrow(self.route.experts.div_ceil(ROUTER_OUTPUTS)) + 1;
@@ -331,7 +349,9 @@ impl<'a> Layer<'a> {
         Ok(launch.grid(grid).block(threads).shared(shared))
     }
 
-    fn up(&self, passed: &Passed, blocks: &Blocks) -> Launch {
+    fn up(&self, passed: &Passed, plan: &Plan) -> Result<Launch, BackendError> {
+        let (Plan::Row { up: blocks, .. } | Plan::Rows { up: blocks, .. }) = plan;
+        let (route, units) = (&self.calls[ROUTE], [self.shared_up.units(), self.up.units()]);
         let params = ExpertsUpParams {
             step: self.calls[UP].step,
             shared: self.shared_up.weights(),
@@ -348,11 +368,29 @@ impl<'a> Layer<'a> {
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
             streams: blocks.streams,
+            logits: passed.logits,
+            bias: route.vector(0, self.route.experts)?,
+            ids: route.output(0),
+            weights: route.output(1),
+            scale: self.route.scale,
+            unused: 0,
+            ahead: self.ahead(self.down.expert()),
         };
-        blocks.launch(Launch::new(up_kernel(self.up.tiles, self.tile_rows), &params))
+        Ok(match plan {
+            Plan::Row { .. } => {
+                let [shared, routed] = units.map(|units| units.div_ceil(ROW_UNITS));
+                let kernel = up_row_kernel(self.up.tiles, &self.route);
+                blocks.launch(Launch::new(kernel, &params), shared + self.route.top_k * routed)
+            }
+            Plan::Rows { .. } => {
+                let kernel = up_kernel(self.up.tiles, self.tile_rows);
+                blocks.launch(Launch::new(kernel, &params), self.block_count(blocks, units))
+            }
+        })
     }
 
-    fn down(&self, passed: &Passed, blocks: &Blocks) -> Vec<Launch> {
+    fn down(&self, passed: &Passed, plan: &Plan) -> Result<Vec<Launch>, BackendError> {
+        let (Plan::Row { down: blocks, .. } | Plan::Rows { down: blocks, .. }) = plan;
         let params = ExpertsDownParams {
             step: self.calls[DOWN].step,
             shared: self.shared_down.weights(),
@@ -371,22 +409,43 @@ impl<'a> Layer<'a> {
             top_k: narrow(self.route.top_k),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            unused: 0,
+            scale: self.route.scale,
+            logits: passed.logits,
+            bias: self.calls[ROUTE].vector(0, self.route.experts)?,
             streams: blocks.streams,
+            ahead: self.ahead(self.calls[SHARED_DOWN].ahead),
         };
-        if blocks.has_all_experts {
-            return vec![blocks.launch(Launch::new(down_row_kernel(self.down.tiles), &params))];
-        }
-        let products = blocks.launch(Launch::new(down_kernel(self.down.tiles, self.tile_rows), &params));
-        let grid = [narrow(self.cols().div_ceil(SUM_THREADS)), narrow(self.tokens), 1];
-        let sum = Launch::new(sum_kernel(), &params).grid(grid).block(narrow(SUM_THREADS));
-        vec![products, sum]
+        let units = [self.shared_down.units(), self.down.units()];
+        Ok(match plan {
+            Plan::Row { .. } => {
+                let kernel = down_row_kernel(self.down.tiles, &self.route);
+                vec![blocks.launch(Launch::new(kernel, &params), units[1])]
+            }
+            Plan::Rows { .. } => {
+                let kernel = down_kernel(self.down.tiles, self.tile_rows);
+                let products = blocks.launch(Launch::new(kernel, &params), self.block_count(blocks, units));
+                let grid = [narrow(self.cols().div_ceil(SUM_THREADS)), narrow(self.tokens), 1];
+                vec![products, Launch::new(sum_kernel(), &params).grid(grid).block(narrow(SUM_THREADS))]
+            }
+        })
+    }
+
+    /// Blocks that share units of the shared expert and of chosen ones: no more than run at once.
+    fn block_count(&self, blocks: &Blocks, [shared, routed]: [usize; 2]) -> usize {
+        let items = self.tokens.div_ceil(self.tile_rows) * shared + self.most_tiles() * routed;
+        blocks.at_once.min(items.div_ceil(blocks.threads / (32 * SLICES)))
     }
 }
 
 impl Blocks {
-    fn launch(&self, launch: Launch) -> Launch {
-        let launch = launch.grid([narrow(self.grid), 1, 1]).block(narrow(self.threads));
+    /// With sums that start so many bytes after the rings.
+    fn sums_after(mut self, bytes: usize) -> Blocks {
+        self.streams.sums_at += narrow(bytes);
+        self
+    }
+
+    fn launch(&self, launch: Launch, blocks: usize) -> Launch {
+        let launch = launch.grid([narrow(blocks), 1, 1]).block(narrow(self.threads));
         launch.shared(narrow(self.shared_bytes))
     }
 }
