@@ -24,10 +24,10 @@ struct Blocks { a: Block, b: Block, c: Block, d: Block }
 
 fn blocks_at(expert: u32, output: u32, block: u32) -> Blocks {
     return Blocks(
-        block_at(weight_row(expert, output), block),
-        block_at(weight_row(expert, output + 1u), block),
-        block_at(weight_row(expert, output + 2u), block),
-        block_at(weight_row(expert, output + 3u), block),
+        block_at(p.weights, row_of(p.weights, expert, output), block),
+        block_at(p.weights, row_of(p.weights, expert, output + 1u), block),
+        block_at(p.weights, row_of(p.weights, expert, output + 2u), block),
+        block_at(p.weights, row_of(p.weights, expert, output + 3u), block),
     );
 }
 
@@ -161,18 +161,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let count = chosen.y;
     let expert = chosen.x - p.first_expert;
-    if (count == 0u || expert >= p.experts) {
+    if (count == 0u || expert >= p.weights.experts) {
         return;
     }
     let team = thread / TEAM;
     let output = group.x * 4u * TEAMS + team * 4u;
     // A block is read while the one before it is multiplied, the first while x is on its way.
     var block = thread % TEAM;
-    var next = blocks_at(expert, output, min(block, p.blocks - 1u));
+    var next = blocks_at(expert, output, min(block, p.weights.blocks - 1u));
     // Who adds a row's blocks to four outputs, and what those end with.
     let row = thread / TEAMS;
     let own = group.x * 4u * TEAMS + thread % TEAMS * 4u;
-    let adds = row < count && own < p.outputs;
+    let adds = row < count && own < p.weights.outputs;
     var out_row = 0u;
     var ends = Ends(vec4<f32>(0.0), vec4<f32>(0.0));
     if (adds) {
@@ -182,18 +182,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         ends = ends_of(out_row, expert, own);
     }
     var total = vec4<f32>(0.0);
-    for (var first = 0u; first < p.blocks; first += ROUND) {
+    for (var first = 0u; first < p.weights.blocks; first += ROUND) {
         stage(first, count, thread);
         if (NORM_GROUPS > 0u) {
             normalize(thread);
         }
         workgroupBarrier();
-        let end = min(first + ROUND, p.blocks);
+        let end = min(first + ROUND, p.weights.blocks);
         while (block < end) {
             let blocks = next;
             let at = block - first;
             block += TEAM;
-            next = blocks_at(expert, output, min(block, p.blocks - 1u));
+            next = blocks_at(expert, output, min(block, p.weights.blocks - 1u));
             multiply(blocks, at, team);
         }
         workgroupBarrier();

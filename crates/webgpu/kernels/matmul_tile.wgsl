@@ -20,10 +20,10 @@ fn stage_weights(expert: u32, first_output: u32, block: u32, half: u32, thread: 
         let q = i & 3u;
         let four = i >> 2u;
         let output = first_output + four * 4u;
-        let a = quad(block_at(weight_row(expert, output), block), half * 4u + q);
-        let b = quad(block_at(weight_row(expert, output + 1u), block), half * 4u + q);
-        let c = quad(block_at(weight_row(expert, output + 2u), block), half * 4u + q);
-        let d = quad(block_at(weight_row(expert, output + 3u), block), half * 4u + q);
+        let a = quad(block_at(p.weights, row_of(p.weights, expert, output), block), half * 4u + q);
+        let b = quad(block_at(p.weights, row_of(p.weights, expert, output + 1u), block), half * 4u + q);
+        let c = quad(block_at(p.weights, row_of(p.weights, expert, output + 2u), block), half * 4u + q);
+        let d = quad(block_at(p.weights, row_of(p.weights, expert, output + 3u), block), half * 4u + q);
         let at = q * 4u * 32u + four;
         ws[at] = vec4<f32>(a.x, b.x, c.x, d.x);
         ws[at + 32u] = vec4<f32>(a.y, b.y, c.y, d.y);
@@ -59,10 +59,10 @@ fn stage_rows(count: u32, first_column: u32, thread: u32) {
 
 // Stores eight outputs of a row of the tile.
 fn finish_row(row: u32, count: u32, expert: u32, output: u32, low: vec4<f32>, high: vec4<f32>) {
-    if (row < count && output < p.outputs) {
+    if (row < count && output < p.weights.outputs) {
         finish(out_rows[row], output, low, ends_of(out_rows[row], expert, output));
     }
-    if (row < count && output + 64u < p.outputs) {
+    if (row < count && output + 64u < p.weights.outputs) {
         finish(out_rows[row], output + 64u, high, ends_of(out_rows[row], expert, output + 64u));
     }
 }
@@ -73,7 +73,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let chosen = workgroupUniformLoad(&picked);
     let count = chosen.y;
     let expert = chosen.x - p.first_expert;
-    if (count == 0u || expert >= p.experts) {
+    if (count == 0u || expert >= p.weights.experts) {
         return;
     }
     let first_output = group.x * OUTPUTS;
@@ -98,7 +98,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var sum13 = zero;
     var sum14 = zero;
     var sum15 = zero;
-    for (var block = 0u; block < p.blocks; block++) {
+    for (var block = 0u; block < p.weights.blocks; block++) {
         var chain0 = zero;
         var chain1 = zero;
         var chain2 = zero;

@@ -81,9 +81,13 @@ fn four_of_x(row: u32, col: u32) -> vec4<f32> {
     return values_at(at, p.cols - min(col, p.cols));
 }
 
-// The row of a shard's weights that an output of an expert has; the last one's beyond it.
-fn weight_row(expert: u32, output: u32) -> u32 {
-    return expert * p.outputs + min(output, p.outputs - 1u);
+fn factors_of(weights: Weights, expert: u32, output: u32) -> vec4<f32> {
+    return vec4<f32>(
+        row_factor(weights, row_of(weights, expert, output)),
+        row_factor(weights, row_of(weights, expert, output + 1u)),
+        row_factor(weights, row_of(weights, expert, output + 2u)),
+        row_factor(weights, row_of(weights, expert, output + 3u)),
+    );
 }
 
 // What a product of four outputs ends with: factors of their rows, and the residual's values.
@@ -91,16 +95,13 @@ struct Ends { factors: vec4<f32>, residual: vec4<f32> }
 
 fn ends_of(row: u32, expert: u32, output: u32) -> Ends {
     var ends = Ends(vec4<f32>(0.0), vec4<f32>(0.0));
-    ends.factors.x = row_factor(weight_row(expert, output));
-    ends.factors.y = row_factor(weight_row(expert, output + 1u));
-    ends.factors.z = row_factor(weight_row(expert, output + 2u));
-    ends.factors.w = row_factor(weight_row(expert, output + 3u));
+    ends.factors = factors_of(p.weights, expert, output);
     if (EPILOGUE == 2u) {
         let at = word_at(p.residual, row, p.first + output);
-        if (output + 4u <= p.outputs) {
+        if (output + 4u <= p.weights.outputs) {
             ends.residual = bitcast<vec4<f32>>(four_words(at));
         } else {
-            let left = p.outputs - output;
+            let left = p.weights.outputs - output;
             ends.residual = values_at(at, left);
         }
     }
@@ -117,11 +118,11 @@ fn finish(row: u32, output: u32, sums: vec4<f32>, ends: Ends) {
         values = fma(sums, ends.factors, ends.residual);
     }
     let at = word_at(p.out, row, p.first + output);
-    if (output + 4u <= p.outputs) {
+    if (output + 4u <= p.weights.outputs) {
         put_four(at, bitcast<vec4<u32>>(values));
         return;
     }
-    let left = p.outputs - output;
+    let left = p.weights.outputs - output;
     put(at, bitcast<u32>(values.x));
     if (left > 1u) {
         put(at + 1u, bitcast<u32>(values.y));

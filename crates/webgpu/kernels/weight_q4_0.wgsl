@@ -1,8 +1,8 @@
 #include "weights.wgsl"
 struct Block { codes: vec4<u32>, scale: f32 }
 
-fn block_at(row: u32, block: u32) -> Block {
-    return Block(matrix[row * p.blocks + block], half_value(block_scale(row, block)));
+fn block_at(weights: Weights, row: u32, block: u32) -> Block {
+    return Block(matrix[row + block], half_value(block_scale(weights, row, block)));
 }
 
 // Codes become numbers without a conversion: bits of a mantissa, from 8, 12 or 16 on, below a power of two.

@@ -15,6 +15,7 @@ mod fusion;
 mod kernels;
 mod params;
 mod pipelines;
+mod pool;
 mod profile;
 mod program;
 mod source;

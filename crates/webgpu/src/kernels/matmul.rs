@@ -6,7 +6,7 @@ use mambo_tensor::DType;
 use super::binding::{Binding, Launch, rows_grid};
 use super::declaration::{Bind, Declaration, PACKED};
 use super::pointwise::source;
-use crate::params::{Params, View, narrow, params};
+use crate::params::{Params, View, WeightRows, narrow, params};
 use crate::source::{Source, Specialisation};
 use crate::stored::{BLOCK, Form, arithmetic, held};
 use crate::weights::{Matrix, Shard};
@@ -17,18 +17,11 @@ params! {
         ids: View,
         residual: View,
         out: View,
+        weights: WeightRows,
         cols: u32,
-        blocks: u32,
-        /// Outputs of the shard (of each expert), the first of them, its experts and the first of those.
-        outputs: u32,
+        /// The first output of the shard, and its first expert.
         first: u32,
-        experts: u32,
         first_expert: u32,
-        scales: u32,
-        scale_words: u32,
-        supers: u32,
-        super_words: u32,
-        factors: u32,
         top_k: u32,
         /// Whether x has a row for every pair, and not for every token.
         x_per_pair: u32,
@@ -234,28 +227,20 @@ pub(crate) fn declare() -> Vec<Declaration> {
 /// The parameters of a shard, as of a plain product.
 fn shard_params(binding: &Binding, matrix: &Matrix, shard: &Shard) -> MatmulParams {
     let [experts, outputs, cols] = matrix.dims;
-    let (rows, layout) = (&shard.rows, shard.layout);
     // A shard has whole experts, or some outputs of the only one.
-    let [first_expert, experts, first, outputs] = match experts {
-        1 => [0, 1, rows.start, rows.len()],
-        _ => [rows.start / outputs, rows.len() / outputs, 0, outputs],
+    let [first_expert, first] = match experts {
+        1 => [0, shard.rows.start],
+        _ => [shard.rows.start / outputs, 0],
     };
     MatmulParams {
         x: binding.input(0),
         ids: View::default(),
         residual: View::default(),
         out: binding.output(0),
+        weights: shard.weight_rows(experts, outputs),
         cols: narrow(cols),
-        blocks: narrow(layout.blocks),
-        outputs: narrow(outputs),
         first: narrow(first),
-        experts: narrow(experts),
         first_expert: narrow(first_expert),
-        scales: narrow(layout.scales),
-        scale_words: narrow(layout.scale_words),
-        supers: narrow(layout.supers),
-        super_words: narrow(layout.super_words),
-        factors: narrow(layout.factors),
         top_k: 1,
         x_per_pair: 0,
         sorted: 0,
@@ -273,7 +258,7 @@ fn is_aligned(view: View) -> bool {
 
 impl MatmulParams {
     fn is_aligned(&self) -> bool {
-        let first_fits = self.first.is_multiple_of(4) || self.experts > 1;
+        let first_fits = self.first.is_multiple_of(4) || self.weights.experts > 1;
         [self.x, self.residual, self.out].into_iter().all(is_aligned) && first_fits
     }
 }
@@ -304,7 +289,7 @@ type Count = Box<dyn Fn(&super::binding::StepFacts) -> usize + Send + Sync>;
 
 /// A launch of one shape, of so many tiles of rows; none where there are no tiles.
 fn shaped(kernel: Kernel, shape: Shape, shard: &Shard, params: &MatmulParams, tiles: Count) -> Launch {
-    let x = params.outputs.div_ceil(narrow(shape.outputs()));
+    let x = params.weights.outputs.div_ceil(narrow(shape.outputs()));
     let kernel = Kernel { is_aligned: params.is_aligned(), ..kernel }.of(shape);
     Launch::new(kernel, params, move |facts| rows_grid(x, tiles(facts))).reading(&shard.buffer)
 }
@@ -318,7 +303,7 @@ fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     for shard in &matrix.shards {
         let params =
             MatmulParams { residual: binding.optional_input(1), ..shard_params(binding, matrix, shard) };
-        let (blocks, outputs) = (params.blocks as usize, params.outputs as usize);
+        let (blocks, outputs) = (params.weights.blocks as usize, params.weights.outputs as usize);
         let few = |single| Shape::few(single, blocks, outputs, binding.workgroup_bytes);
         let ranges = [
             (1..2, few(true)),
@@ -331,7 +316,6 @@ fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
                 let rows = facts.rows(rows);
                 if range.contains(&rows) { rows.div_ceil(shape.rows()) } else { 0 }
             });
-            let (kernel, params) = normed(binding, is_single, kernel, params);
             let (kernel, params) = normed(binding, is_single, kernel, params);
             launches.push(shaped(kernel, shape, shard, &params, tiles));
         }
