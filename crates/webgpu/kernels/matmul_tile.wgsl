@@ -33,10 +33,14 @@ fn stage_weights(expert: u32, first_output: u32, block: u32, half: u32, thread: 
 }
 
 fn x_or_zero(row: u32, col: u32, count: u32) -> vec4<f32> {
-    if (row < count) {
-        return four_of_x(row, col);
+    if (row >= count) {
+        return vec4<f32>(0.0);
     }
-    return vec4<f32>(0.0);
+    let at = row_words[row] + col;
+    if (col + 4u <= p.cols) {
+        return bitcast<vec4<f32>>(four_words(at));
+    }
+    return values_at(at, p.cols - min(col, p.cols));
 }
 
 // Four columns of four rows.

@@ -54,7 +54,9 @@ impl Pool {
     fn chunk(&self, device: &Device, bytes: usize, what: &str) -> Result<wgpu::Buffer, BackendError> {
         let most = usize::try_from(device.shard_bytes()).unwrap_or(usize::MAX);
         let wanted = (2 * bytes + bytes / 16).max((self.taken / 8).min(MOST_SHARED)).min(most);
-        if wanted > bytes && let Ok(buffer) = device.storage(wanted, what) {
+        if wanted > bytes
+            && let Ok(buffer) = device.storage(wanted, what)
+        {
             return Ok(buffer);
         }
         device.storage(bytes, what)

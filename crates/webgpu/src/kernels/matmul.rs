@@ -5,10 +5,11 @@ use mambo_tensor::DType;
 
 use super::binding::{Binding, Launch, rows_grid};
 use super::declaration::{Bind, Declaration, PACKED};
+use super::few::{Few, NormShape};
 use super::pointwise::source;
 use crate::params::{Params, View, WeightRows, narrow, params};
 use crate::source::{Source, Specialisation};
-use crate::stored::{BLOCK, Form, arithmetic, held};
+use crate::stored::{Form, arithmetic, held};
 use crate::weights::{Matrix, Shard};
 
 params! {
@@ -40,9 +41,6 @@ source!(FEW, "matmul", MatmulParams);
 source!(MANY, "matmul_tile", MatmulParams);
 source!(SORT, "moe_sort", MoeSortParams);
 
-/// Threads of a workgroup for few rows (`THREADS` in matmul.wgsl), each with so many outputs.
-const FEW_THREADS: usize = 128;
-const THREAD_OUTPUTS: usize = 4;
 /// Outputs of a workgroup for many rows (`OUTPUTS` in matmul_tile.wgsl).
 const TILE_OUTPUTS: usize = 128;
 /// Rows of a tile for many rows, and with experts, which have fewer each.
@@ -51,61 +49,33 @@ const EXPERT_TILE_ROWS: usize = 32;
 /// Rows up to which they are few: beyond, reading weights again for each tile costs more than idle rows of a large one.
 const FEW_ROWS: usize = 16;
 /// Tokens up to which pairs are not sorted: hardly two have the same expert.
-const UNSORTED_TOKENS: usize = 8;
+pub(super) const UNSORTED_TOKENS: usize = 8;
 /// Tokens up to which an expert has few of them.
 const FEW_TOKENS: usize = 128;
 /// Experts that sorting counts in a workgroup's memory.
 const MOST_EXPERTS: usize = 1024;
-/// Outputs up to which a workgroup has as few of them as it can, so that there are workgroups enough.
-const FEW_OUTPUTS: usize = 1024;
 
 /// How a product is computed; a value has the same bits in all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// So many rows, threads of a team, and blocks at a time.
-    Few { rows: usize, team: usize, round: usize },
+    Few(Few),
     /// Tiles of so many rows.
-    Many { rows: usize },
+    Many {
+        rows: usize,
+    },
 }
 
 impl Shape {
-    /// The shape for a row, or for the few rows that workgroup memory holds, of so many blocks.
-    fn few(single: bool, blocks: usize, outputs: usize, workgroup_bytes: usize) -> Shape {
-        // Vectors of x and of sums, beside a few words.
-        let fits = |[rows, team, round]: [usize; 3]| {
-            rows * round * 16 * (8 + FEW_THREADS / team) + 256 <= workgroup_bytes
-        };
-        let waste = |team: usize| blocks.next_multiple_of(team) * 7 / 8;
-        let least = blocks.next_multiple_of(32);
-        let teams = [128, 64, 32].into_iter();
-        let is_useful = |team: &usize| waste(*team) <= least || outputs <= FEW_OUTPUTS;
-        let team = match single {
-            true => teams.filter(|team| fits([1, *team, *team])).find(is_useful).unwrap_or(32),
-            false => 32,
-        };
-        let rows = if single {
-            1
-        } else if fits([4, team, team]) {
-            4
-        } else {
-            2
-        };
-        let rounds = (1..=(128 / (rows * team)).max(1)).rev().map(|n| n * team);
-        let whole = blocks.next_multiple_of(team);
-        let round = rounds.filter(|round| *round <= whole).find(|round| fits([rows, team, *round]));
-        Shape::Few { rows, team, round: round.unwrap_or(team) }
-    }
-
     fn rows(self) -> usize {
         match self {
-            Shape::Few { rows, .. } | Shape::Many { rows } => rows,
+            Shape::Few(Few { rows, .. }) | Shape::Many { rows } => rows,
         }
     }
 
     /// Outputs of a workgroup.
     fn outputs(self) -> usize {
         match self {
-            Shape::Few { team, .. } => FEW_THREADS / team * THREAD_OUTPUTS,
+            Shape::Few(few) => few.outputs(),
             Shape::Many { .. } => TILE_OUTPUTS,
         }
     }
@@ -119,9 +89,8 @@ struct Kernel {
     epilogue: Epilogue,
     /// Whether all operands stand on multiples of four words.
     is_aligned: bool,
-    /// Groups of the norm that a single row needs first, and columns of each.
-    norm_groups: usize,
-    norm_size: usize,
+    /// The norm that a single row needs first.
+    norm: NormShape,
 }
 
 impl Kernel {
@@ -130,8 +99,7 @@ impl Kernel {
         has_experts: false,
         epilogue: Epilogue::None,
         is_aligned: false,
-        norm_groups: 0,
-        norm_size: 4,
+        norm: NormShape::NONE,
     };
 
     fn of(self, shape: Shape) -> Specialisation {
@@ -140,32 +108,24 @@ impl Kernel {
             Epilogue::Residual => 2,
             _ => 0,
         };
-        let source = if matches!(shape, Shape::Few { .. }) { &FEW } else { &MANY };
+        let source = if matches!(shape, Shape::Few(_)) { &FEW } else { &MANY };
         let kernel = Specialisation::new(source)
             .choose("WEIGHT", self.form.name())
             .choose("ARENA", if self.is_aligned { "vectors" } else { "words" })
             .define("EXPERTS", usize::from(self.has_experts))
-            .define("EPILOGUE", epilogue)
-            .define("TILE_ROWS", shape.rows());
+            .define("EPILOGUE", epilogue);
         match shape {
-            Shape::Few { rows, team, round } => kernel
-                .define("TEAM", team)
-                .define("ROUND", round)
-                .define("NORM_GROUPS", self.norm_groups)
-                .define("NORM_SIZE", self.norm_size)
-                .define("SQUARES", (self.norm_groups * FEW_THREADS).max(1))
-                .define("X_VECTORS", rows * round * 8)
-                .define("SUM_VECTORS", rows * round * (FEW_THREADS / team)),
-            Shape::Many { rows } => kernel.define("X_VECTORS", 4 * rows),
+            Shape::Few(few) => few.define(kernel, self.norm),
+            Shape::Many { rows } => kernel.define("TILE_ROWS", rows).define("X_VECTORS", 4 * rows),
         }
     }
 
     /// All that tests validate.
     fn all(self) -> impl Iterator<Item = Specialisation> {
         let few = [[true, false], [true, true], [false, false]]
-            .map(|[single, is_short]| Shape::few(single, 84, if is_short { 16 } else { 4096 }, 16 << 10));
+            .map(|[single, is_short]| Few::of(single, 84, if is_short { 16 } else { 4096 }, 16 << 10));
         let many = if self.has_experts { EXPERT_TILE_ROWS } else { TILE_ROWS };
-        let shapes = few.into_iter().chain([Shape::Many { rows: many }]);
+        let shapes = few.into_iter().map(Shape::Few).chain([Shape::Many { rows: many }]);
         let forms = [true, false].map(|is_aligned| Kernel { is_aligned, ..self });
         shapes.flat_map(move |shape| forms.map(|kernel| kernel.of(shape)))
     }
@@ -200,8 +160,7 @@ fn declare_row(
         has_experts,
         epilogue: *epilogue,
         is_aligned: true,
-        norm_groups: 0,
-        norm_size: 4,
+        norm: NormShape::NONE,
     };
     let mut kernels: Vec<_> = used.iter().flat_map(|epilogue| kernel(epilogue).all()).collect();
     if has_experts {
@@ -252,7 +211,7 @@ fn shard_params(binding: &Binding, matrix: &Matrix, shard: &Shard) -> MatmulPara
 }
 
 /// Whether kernels may see an operand as vectors of four words.
-fn is_aligned(view: View) -> bool {
+pub(super) fn is_aligned(view: View) -> bool {
     view.data.is_multiple_of(4) && view.stride.is_multiple_of(4)
 }
 
@@ -271,17 +230,9 @@ fn normed(
     params: MatmulParams,
 ) -> (Kernel, MatmulParams) {
     let Some(norm) = binding.norm.filter(|_| is_single) else { return (kernel, params) };
-    let norm_size = params.cols as usize / norm.groups;
+    let shape = NormShape { groups: norm.groups, size: params.cols as usize / norm.groups };
     let params = MatmulParams { x: norm.x, norm: norm.weight, eps: norm.eps, ..params };
-    (Kernel { norm_groups: norm.groups, norm_size, ..kernel }, params)
-}
-
-/// Whether a product of one row can do the norm of its columns, in so many groups.
-pub(crate) fn takes_norm(cols: usize, out: usize, groups: usize, workgroup_bytes: usize) -> bool {
-    let blocks = cols.div_ceil(BLOCK);
-    let Shape::Few { team, round, .. } = Shape::few(true, blocks, out, workgroup_bytes) else { return false };
-    let bytes = round * 16 * (8 + FEW_THREADS / team) + groups * FEW_THREADS * 4 + 256;
-    cols.is_multiple_of(4 * groups) && round >= blocks && bytes <= workgroup_bytes
+    (Kernel { norm: shape, ..kernel }, params)
 }
 
 /// How many of something there are in a step.
@@ -304,7 +255,7 @@ fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
         let params =
             MatmulParams { residual: binding.optional_input(1), ..shard_params(binding, matrix, shard) };
         let (blocks, outputs) = (params.weights.blocks as usize, params.weights.outputs as usize);
-        let few = |single| Shape::few(single, blocks, outputs, binding.workgroup_bytes);
+        let few = |single| Shape::Few(Few::of(single, blocks, outputs, binding.workgroup_bytes));
         let ranges = [
             (1..2, few(true)),
             (2..FEW_ROWS + 1, few(false)),
@@ -330,7 +281,7 @@ fn bind_moe_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let pairs = binding.max_tokens * top_k;
     let tiles_of = move |pairs: usize, rows: usize| pairs / rows + experts.min(pairs);
     let blocks = matrix.shards[0].layout.blocks;
-    let few = |single| Shape::few(single, blocks, out, binding.workgroup_bytes);
+    let few = |single| Shape::Few(Few::of(single, blocks, out, binding.workgroup_bytes));
     // Pairs alone, at first of one token; sorted, few of each expert; sorted, many.
     let ranges = [
         (1..2, few(true)),
