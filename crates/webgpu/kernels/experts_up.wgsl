@@ -12,6 +12,8 @@
 #include "fours.wgsl"
 #include "few.wgsl"
 
+const OUTPUTS: u32 = 4u * TEAMS;
+
 var<workgroup> scores: array<f32, CHOICES>;
 var<workgroup> keys: array<u32, CHOICES>;
 var<workgroup> ids: array<u32, TOP_K>;
@@ -19,6 +21,11 @@ var<private> own_row: u32;
 
 fn x_word(row: u32) -> u32 {
     return word_at(p.x, own_row, 0u);
+}
+
+// Experts have whole blocks of values, the last of them zeros.
+fn padded(outputs: u32) -> u32 {
+    return (outputs + 31u) / 32u * 32u;
 }
 
 fn choose(row: u32, thread: u32) {
@@ -66,10 +73,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (row >= row_count(p.ids)) {
         return;
     }
-    let of_expert = 4u * TEAMS;
-    let tiles = (p.experts.outputs + of_expert - 1u) / of_expert;
+    let width = padded(p.experts.outputs);
+    let tiles = (width + OUTPUTS - 1u) / OUTPUTS;
     let slot = min(group.x / tiles, TOP_K);
-    let first_output = (group.x - slot * tiles) * of_expert;
+    let first_output = (group.x - slot * tiles) * OUTPUTS;
     own_row = row;
     var weights = p.shared_expert;
     var expert = 0u;
@@ -82,18 +89,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         weights = p.experts;
         expert = ids[slot];
-        place = p.shared_expert.outputs + slot * p.experts.outputs;
+        place = padded(p.shared_expert.outputs) + slot * width;
     }
     let own = first_output + thread * 4u;
-    let adds = thread < TEAMS && own < weights.outputs;
-    var factors = vec4<f32>(0.0);
+    let adds = thread < TEAMS && own < padded(weights.outputs);
+    var row_factors = vec4<f32>(0.0);
     if (adds) {
-        factors = factors_of(weights, expert, own);
+        row_factors = factors_of(weights, expert, own);
     }
     let total = product(weights, p.experts.blocks, expert, first_output, 1u, thread);
     if (adds) {
-        let positive = max(total * factors, vec4<f32>(0.0));
-        let at = p.hidden + row * p.hidden_words + place + own;
-        put_values(at, positive * positive, weights.outputs - own);
+        let positive = max(total * row_factors, vec4<f32>(0.0));
+        let outputs = vec4<u32>(own) + vec4<u32>(0u, 1u, 2u, 3u);
+        let values = select(vec4<f32>(0.0), positive * positive, outputs < vec4<u32>(weights.outputs));
+        put_four(p.hidden + row * p.hidden_words + place + own, bitcast<vec4<u32>>(values));
     }
 }

@@ -16,8 +16,10 @@ var<workgroup> xs: array<vec4<f32>, X_VECTORS>;
 // By row, team and block: sums of the team's outputs.
 var<workgroup> sums: array<vec4<f32>, SUM_VECTORS>;
 
-// By group and thread: sums of squares.
+// By group: the threads' sums of squares, sixteen sums of those, and what values are multiplied with.
 var<workgroup> squares: array<f32, SQUARES>;
+var<workgroup> sixteen_squares: array<f32, SIXTEENS>;
+var<workgroup> factors: array<f32, SIXTEENS>;
 
 struct Blocks { a: Block, b: Block, c: Block, d: Block }
 
@@ -51,42 +53,38 @@ fn stage(first: u32, count: u32, thread: u32) {
     }
 }
 
-fn x_at(col: u32) -> f32 {
-    let i = col >> 2u;
-    return xs[i ^ ((i >> 3u) & 7u)][col & 3u];
-}
-
 fn normalize(thread: u32) {
     workgroupBarrier();
     for (var g = 0u; g < NORM_GROUPS; g++) {
-        // A thread stands for two of the norm's 256.
-        var low = 0.0;
-        var high = 0.0;
-        for (var first = 0u; first < NORM_SIZE; first += 2u * THREADS) {
-            if (first + thread < NORM_SIZE) {
-                let x = x_at(g * NORM_SIZE + first + thread);
-                low = fma(x, x, low);
-            }
-            if (first + THREADS + thread < NORM_SIZE) {
-                let x = x_at(g * NORM_SIZE + first + THREADS + thread);
-                high = fma(x, x, high);
-            }
+        var sum = 0.0;
+        for (var four = thread; four * 4u < NORM_SIZE; four += THREADS) {
+            let i = g * (NORM_SIZE / 4u) + four;
+            sum = add_squares(sum, xs[i ^ ((i >> 3u) & 7u)]);
         }
-        squares[g * THREADS + thread] = low + high;
+        squares[g * THREADS + thread] = sum;
     }
     workgroupBarrier();
-    for (var half = THREADS / 2u; half > 0u; half >>= 1u) {
-        for (var i = thread; i < NORM_GROUPS * half; i += THREADS) {
-            let at = i / half * THREADS + i % half;
-            squares[at] = squares[at] + squares[at + half];
+    for (var i = thread; i < NORM_GROUPS * 16u; i += THREADS) {
+        let first = i / 16u * THREADS + i % 16u;
+        var sum = squares[first];
+        for (var k = 16u; k < THREADS; k += 16u) {
+            sum = sum + squares[first + k];
         }
-        workgroupBarrier();
+        sixteen_squares[i] = sum;
     }
+    workgroupBarrier();
+    for (var g = thread; g < NORM_GROUPS; g += THREADS) {
+        var sum = sixteen_squares[g * 16u];
+        for (var k = 1u; k < 16u; k++) {
+            sum = sum + sixteen_squares[g * 16u + k];
+        }
+        factors[g] = rms_factor(sum, NORM_SIZE, p.eps);
+    }
+    workgroupBarrier();
     for (var i = thread; i < ROUND * 8u; i += THREADS) {
         if (i * 4u < NORM_GROUPS * NORM_SIZE) {
             let at = i ^ ((i >> 3u) & 7u);
-            let factor = rms_factor(squares[i * 4u / NORM_SIZE * THREADS], NORM_SIZE, p.eps);
-            xs[at] = settled_four(xs[at] * factor) * four_of_vector(p.norm + i * 4u);
+            xs[at] = settled_four(xs[at] * factors[i * 4u / NORM_SIZE]) * four_of_vector(p.norm + i * 4u);
         }
     }
 }
@@ -165,9 +163,10 @@ fn add_sums(total: vec4<f32>, first: u32, count: u32) -> vec4<f32> {
 fn product(weights: Weights, blocks: u32, expert: u32, first_output: u32, count: u32, thread: u32) -> vec4<f32> {
     let team = thread / TEAM;
     let output = first_output + team * 4u;
-    // A block is read while the one before it is multiplied, the first while x is on its way.
+    // A block is read while the two before it are multiplied, the first ones while x is on its way.
     var block = thread % TEAM;
     var next = blocks_at(weights, expert, output, min(block, blocks - 1u));
+    var second = blocks_at(weights, expert, output, min(block + TEAM, blocks - 1u));
     var total = vec4<f32>(0.0);
     for (var first = 0u; first < blocks; first += ROUND) {
         stage(first, count, thread);
@@ -180,7 +179,8 @@ fn product(weights: Weights, blocks: u32, expert: u32, first_output: u32, count:
             let own = next;
             let at = block - first;
             block += TEAM;
-            next = blocks_at(weights, expert, output, min(block, blocks - 1u));
+            next = second;
+            second = blocks_at(weights, expert, output, min(block + TEAM, blocks - 1u));
             multiply(own, at, team);
         }
         workgroupBarrier();

@@ -27,12 +27,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let first_output = tile * 4u * TEAMS;
     let own = first_output + thread * 4u;
     let adds = thread < TEAMS && own < weights.outputs;
-    var factors = vec4<f32>(0.0);
+    var row_factors = vec4<f32>(0.0);
     if (adds) {
-        factors = factors_of(weights, 0u, own);
+        row_factors = factors_of(weights, 0u, own);
     }
     let total = product(weights, p.first_weights.blocks, 0u, first_output, 1u, thread);
     if (adds) {
-        put_values(out.data + own, total * factors, weights.outputs - own);
+        put_values(out.data + own, total * row_factors, weights.outputs - own);
     }
 }

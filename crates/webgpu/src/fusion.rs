@@ -5,7 +5,7 @@
 use mambo_kernel::{Call, Op, Operand, Place, Program};
 
 use crate::kernels::few::takes_norm;
-use crate::kernels::{experts, several};
+use crate::kernels::{experts, several, ssm_step};
 
 /// What becomes of every call of a program in steps of a single row.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,6 +18,8 @@ pub(crate) struct Fusion {
     pub layers: Vec<usize>,
     /// Products that share a norm which they do, in order.
     pub several: Vec<Vec<usize>>,
+    /// Products whose output is the columns of the step after them.
+    pub projections: Vec<usize>,
 }
 
 /// Columns, and groups of them, of the norm that a call does, or ends with.
@@ -39,6 +41,9 @@ impl Fusion {
         let count = program.calls.len();
         let mut fusion =
             Fusion { norm_of: vec![None; count], is_absorbed: vec![false; count], ..Fusion::default() };
+        let pairs = program.calls.windows(2).enumerate();
+        let projected = pairs.filter(|(_, pair)| ssm_step::is_projected(&pair[0], &pair[1]));
+        fusion.projections = projected.map(|(first, _)| first).collect();
         fusion.layers = (0..count).filter(|first| is_layer(program, *first)).collect();
         for (at, call) in program.calls.iter().enumerate() {
             let Some(groups) = norm_groups(call) else { continue };

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::fusion::Fusion;
 use crate::kernels::binding::{Binding, Launch, Norm, StepFacts};
 use crate::kernels::declaration::Bind;
-use crate::kernels::{experts, several, step};
+use crate::kernels::{experts, several, ssm_step, step};
 use crate::pipelines::{Bindings, PARAMS_BYTES, Pipelines};
 use crate::vectors::Vectors;
 use crate::weights::Weight;
@@ -73,11 +73,8 @@ pub(crate) enum Part {
 }
 
 /// Leaves launches out of some steps.
-fn leave_out(
-    launches: &mut Vec<Launch>,
-    is_out: impl Fn(&StepFacts) -> bool + Clone + Send + Sync + 'static,
-) {
-    *launches = launches.drain(..).map(|launch| launch.unless(is_out.clone())).collect();
+fn leave_out(launches: &mut [Launch], is_out: fn(&StepFacts) -> bool) {
+    launches.iter_mut().for_each(|launch| launch.leave_out(is_out));
 }
 
 /// The calls of a program while they are bound.
@@ -151,10 +148,17 @@ impl Compiled {
         for products in &fusion.several {
             let Some(launch) = several::bind(&mut calls, products)? else { continue };
             for &product in products {
-                let rows = self.program.calls[product].outputs[0].rows;
-                leave_out(&mut all[product], move |facts| facts.rows(rows) == 1);
+                leave_out(&mut all[product], |facts| facts.tokens == 1);
             }
             all[products[0]].push(launch);
+        }
+        for &product in &fusion.projections {
+            calls.need.set(0);
+            let Some(launch) = ssm_step::bind_projected(&mut calls, product)? else { continue };
+            let is_single = |facts: &StepFacts| facts.tokens == 1;
+            leave_out(&mut all[product], is_single);
+            leave_out(&mut all[product + 1][ssm_step::COLUMNS_AT..=ssm_step::COLUMNS_AT], is_single);
+            all[product].push(launch);
         }
         Ok((all, most))
     }

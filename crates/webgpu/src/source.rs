@@ -40,6 +40,7 @@ const HEADERS: &[(&str, &str)] = headers![
     "rms.wgsl",
     "route_key.wgsl",
     "slot.wgsl",
+    "ssm_columns.wgsl",
     "sums.wgsl",
     "weight_bf16.wgsl",
     "weight_f16.wgsl",

@@ -244,8 +244,8 @@ pub(crate) fn bind(calls: &mut Calls, first: usize) -> Result<Option<[Vec<Launch
     };
     let binding = calls.of(first + ROUTE)?;
     let Op::MoeRoute(route) = binding.call.op else { binding.wrong_op() };
-    let widths = [up.experts.outputs as usize, up.shared.outputs as usize];
-    let hidden_words = widths[1] + route.top_k * widths[0];
+    let blocks = [up.experts, up.shared].map(|rows| (rows.outputs as usize).div_ceil(BLOCK));
+    let hidden_words = (blocks[1] + route.top_k * blocks[0]) * BLOCK;
     let (ids, weights, logits) = (binding.output(0), binding.output(1), binding.input(0));
     let bias = binding.vector(0, route.experts)?;
     let rows = binding.max_tokens.min(MOST_TOKENS);
@@ -272,10 +272,9 @@ pub(crate) fn bind(calls: &mut Calls, first: usize) -> Result<Option<[Vec<Launch
         hidden_words,
         choices,
     };
-    let is_even = widths.iter().all(|width| width.is_multiple_of(BLOCK));
     let views = [layer.x, layer.norm.map_or(layer.x, |norm| norm.x), layer.residual, layer.out];
-    let shape = DownShape::fitting(widths.map(|width| width / BLOCK), route.top_k, workgroup_bytes);
-    let (true, true, Some(shape)) = (is_even, views.into_iter().all(is_aligned), shape) else {
+    let shape = DownShape::fitting(blocks, route.top_k, workgroup_bytes);
+    let (true, Some(shape)) = (views.into_iter().all(is_aligned), shape) else {
         return Ok(None);
     };
     let Some(ups) = layer.up(&up, workgroup_bytes) else { return Ok(None) };
@@ -304,7 +303,7 @@ impl Layer {
             hidden_words: narrow(self.hidden_words),
             choices: self.choices,
         };
-        let tiles = |outputs: u32| outputs.div_ceil(narrow(few.outputs()));
+        let tiles = |outputs: u32| outputs.next_multiple_of(narrow(BLOCK)).div_ceil(narrow(few.outputs()));
         let x = narrow(self.route.top_k) * tiles(up.experts.outputs) + tiles(up.shared.outputs);
         let launch = |params: UpParams, norm: NormShape, tokens: std::ops::RangeInclusive<usize>| {
             let kernel = up_kernel(up.form, &self.route, few, norm);

@@ -63,7 +63,7 @@ impl Few {
 
     /// Whether a workgroup has room for the norm of so many columns, in so many groups.
     pub fn takes_norm(self, cols: usize, groups: usize, workgroup_bytes: usize) -> bool {
-        let bytes = self.round * 16 * (8 + THREADS / self.team) + groups * THREADS * 4 + 256;
+        let bytes = self.round * 16 * (8 + THREADS / self.team) + groups * (THREADS + 32) * 4 + 256;
         cols.is_multiple_of(4 * groups) && self.round >= cols.div_ceil(BLOCK) && bytes <= workgroup_bytes
     }
 
@@ -77,12 +77,19 @@ impl Few {
             .define("NORM_GROUPS", norm.groups)
             .define("NORM_SIZE", norm.size)
             .define("SQUARES", (norm.groups * THREADS).max(1))
+            .define("SIXTEENS", (norm.groups * 16).max(1))
             .define("X_VECTORS", rows * round * 8)
             .define("SUM_VECTORS", rows * round * (THREADS / team))
     }
 }
 
+/// Outputs up to which a norm in every workgroup costs less than a dispatch.
+const MOST_NORMED: usize = 16 << 10;
+
 /// Whether a product of one row can do the norm of its columns, in so many groups.
 pub(crate) fn takes_norm(cols: usize, out: usize, groups: usize, workgroup_bytes: usize) -> bool {
+    if out > MOST_NORMED {
+        return false;
+    }
     Few::of(true, cols.div_ceil(BLOCK), out, workgroup_bytes).takes_norm(cols, groups, workgroup_bytes)
 }

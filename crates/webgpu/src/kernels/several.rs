@@ -1,7 +1,7 @@
 //! Products of the same row, such as queries, keys and values, as one launch for a single token, with the norm of the row.
 //! The bits are those of the calls.
 
-use mambo_kernel::{BackendError, Epilogue, Op};
+use mambo_kernel::{BackendError, Epilogue, Op, Rows};
 
 use super::binding::{Launch, StepFacts};
 use super::few::{Few, NormShape, takes_norm};
@@ -53,19 +53,20 @@ pub(crate) fn bind(calls: &mut Calls, products: &[usize]) -> Result<Option<Launc
     for (index, &product) in products.iter().enumerate() {
         let binding = calls.of(product)?;
         let Op::Matmul { out, epilogue: Epilogue::None } = binding.call.op else { return Ok(None) };
-        let cols = binding.call.inputs[0].cols;
+        let (cols, rows) = (binding.call.inputs[0].cols, binding.rows());
         let matrix = binding.matrix(0, [1, out, cols])?;
         let (Some(norm), [shard]) = (binding.norm, &matrix.shards[..]) else { return Ok(None) };
         let own = (matrix.form, shard.buffer.clone());
         let is_first = common.get_or_insert_with(|| own.clone()) == &own;
-        if !is_first || norm.groups != 1 || !takes_norm(cols, out, 1, workgroup_bytes) {
+        if !is_first || norm.groups != 1 || rows != Rows::TOKENS || !takes_norm(cols, out, 1, workgroup_bytes)
+        {
             return Ok(None);
         }
         outs[index] = binding.output(0);
         weights[index] = shard.weight_rows(1, 0);
-        found = Some((norm, cols, binding.rows()));
+        found = Some((norm, cols));
     }
-    let (Some((norm, cols, rows)), Some((form, buffer))) = (found, common) else { return Ok(None) };
+    let (Some((norm, cols)), Some((form, buffer))) = (found, common) else { return Ok(None) };
     if !outs.iter().chain([&norm.x]).all(|view| is_aligned(*view)) {
         return Ok(None);
     }
@@ -87,6 +88,6 @@ pub(crate) fn bind(calls: &mut Calls, products: &[usize]) -> Result<Option<Launc
     };
     let kernel = kernel(form, few, NormShape { groups: 1, size: cols });
     let x = tiles.iter().sum();
-    let grid = move |facts: &StepFacts| if facts.rows(rows) == 1 { [x, 1, 1] } else { [0; 3] };
+    let grid = move |facts: &StepFacts| if facts.tokens == 1 { [x, 1, 1] } else { [0; 3] };
     Ok(Some(Launch::new(kernel, &params, grid).reading(&buffer)))
 }
