@@ -8,7 +8,8 @@ use crate::params::narrow;
 
 /// Bytes of a vector of four words, on which matrices begin.
 const VECTOR: usize = 16;
-/// The most that a buffer of small matrices has, unless a single one is larger.
+/// The least that a buffer has, and the most that one of small matrices has.
+const LEAST_SHARED: usize = 1 << 20;
 const MOST_SHARED: usize = 256 << 20;
 
 /// A buffer, and how much of it is taken.
@@ -53,7 +54,8 @@ impl Pool {
     /// A buffer with room for a matrix, for one of its size after it (experts' other half) and for some small ones.
     fn chunk(&self, device: &Device, bytes: usize, what: &str) -> Result<wgpu::Buffer, BackendError> {
         let most = usize::try_from(device.shard_bytes()).unwrap_or(usize::MAX);
-        let wanted = (2 * bytes + bytes / 16).max((self.taken / 8).min(MOST_SHARED)).min(most);
+        let wanted =
+            (2 * bytes + bytes / 16).max((self.taken / 8).clamp(LEAST_SHARED, MOST_SHARED)).min(most);
         if wanted > bytes
             && let Ok(buffer) = device.storage(wanted, what)
         {
