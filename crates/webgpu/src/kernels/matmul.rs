@@ -46,8 +46,11 @@ const TILE_OUTPUTS: usize = 128;
 /// Rows of a tile for many rows, and with experts, which have fewer each.
 const TILE_ROWS: usize = 64;
 const EXPERT_TILE_ROWS: usize = 32;
-/// Rows up to which they are few: beyond, reading weights again for each tile costs more than idle rows of a large one.
+/// Rows up to which they are few: beyond, reading weights again for each tile costs more than idle rows of a large one,
+/// unless there are so few outputs that large tiles would leave most of the device idle.
 const FEW_ROWS: usize = 16;
+const NARROW_OUTPUTS: usize = 256;
+const NARROW_ROWS: usize = 2048;
 /// Tokens up to which pairs are not sorted: hardly two have the same expert.
 pub(super) const UNSORTED_TOKENS: usize = 8;
 /// Tokens up to which an expert has few of them.
@@ -256,10 +259,11 @@ fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
             MatmulParams { residual: binding.optional_input(1), ..shard_params(binding, matrix, shard) };
         let (blocks, outputs) = (params.weights.blocks as usize, params.weights.outputs as usize);
         let few = |single| Shape::Few(Few::of(single, blocks, outputs, binding.workgroup_bytes));
+        let most_few = if outputs <= NARROW_OUTPUTS { NARROW_ROWS } else { FEW_ROWS };
         let ranges = [
             (1..2, few(true)),
-            (2..FEW_ROWS + 1, few(false)),
-            (FEW_ROWS + 1..usize::MAX, Shape::Many { rows: TILE_ROWS }),
+            (2..most_few + 1, few(false)),
+            (most_few + 1..usize::MAX, Shape::Many { rows: TILE_ROWS }),
         ];
         for (range, shape) in ranges.into_iter().filter(|(range, _)| range.start <= most) {
             let is_single = range.end == 2;
