@@ -12,10 +12,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         return;
     }
     let own = token_of(row) - p.first;
-    if (own >= p.outputs) {
+    if (own >= p.weights.outputs) {
         return;
     }
-    let values = quad(block_at(own, four >> 3u), four & 7u) * row_factor(own);
+    let at = row_of(p.weights, 0u, own);
+    let values = quad(block_at(p.weights, at, four >> 3u), four & 7u) * row_factor(p.weights, at);
     for (var i = 0u; i < 4u && four * 4u + i < p.out.cols; i++) {
         store(p.out, row, four * 4u + i, values[i]);
     }

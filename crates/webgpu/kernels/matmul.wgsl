@@ -1,155 +1,17 @@
-// matmul and moe_matmul for few rows: y[o] = Σ_i W[o,i]·x[i] for every row, then the epilogue.
-//
-// A team of threads has four outputs, a thread every TEAM-th block of theirs; rows of x lie in workgroup memory, ROUND
-// blocks at a time. A block's sums are left there, too, and one thread adds those of a row and four outputs in order,
-// so that neither the team nor the round decides about bits. A shard has some of the outputs, or some of the experts.
-// A single row may be the input of a norm that is done here: of all columns, or of NORM_GROUPS groups of them; its sums
-// of squares run in the order of rms_norm.wgsl and gated_group_norm.wgsl. Then all columns are staged in one round.
-// Constants: those of product.wgsl, TEAM (threads), ROUND (a multiple of TEAM), NORM_GROUPS (0 for none), NORM_SIZE.
+// matmul and moe_matmul for few rows: y[o] = Σ_i W[o,i]·x[i] for every row, then the epilogue. A shard has some of the
+// outputs, or some of the experts.
+// Constants: those of product.wgsl and few.wgsl.
 #include "product.wgsl"
-#include "rms.wgsl"
+#include "few.wgsl"
 
-const THREADS: u32 = 128u;
-const TEAMS: u32 = THREADS / TEAM;
+// Whether the tile is the only row there is, which need not be looked for.
+const IS_ALONE: bool = EXPERTS == 0u && TILE_ROWS == 1u;
 
-// By row and block eight vectors, in an order that spreads neighbouring blocks over the banks.
-var<workgroup> xs: array<vec4<f32>, X_VECTORS>;
-// By row, team and block: sums of the team's outputs.
-var<workgroup> sums: array<vec4<f32>, SUM_VECTORS>;
-
-// By group and thread: sums of squares.
-var<workgroup> squares: array<f32, SQUARES>;
-
-struct Blocks { a: Block, b: Block, c: Block, d: Block }
-
-fn blocks_at(expert: u32, output: u32, block: u32) -> Blocks {
-    return Blocks(
-        block_at(weight_row(expert, output), block),
-        block_at(weight_row(expert, output + 1u), block),
-        block_at(weight_row(expert, output + 2u), block),
-        block_at(weight_row(expert, output + 3u), block),
-    );
-}
-
-fn stage(first: u32, count: u32, thread: u32) {
-    for (var r = 0u; r < TILE_ROWS; r++) {
-        for (var i = thread; i < ROUND * 8u; i += THREADS) {
-            var values = vec4<f32>(0.0);
-            if (r < count) {
-                values = four_of_x(r, (first * 8u + i) * 4u);
-            }
-            xs[r * ROUND * 8u + (i ^ ((i >> 3u) & 7u))] = values;
-        }
+fn x_word(row: u32) -> u32 {
+    if (IS_ALONE) {
+        return p.x.data;
     }
-}
-
-fn x_at(col: u32) -> f32 {
-    let i = col >> 2u;
-    return xs[i ^ ((i >> 3u) & 7u)][col & 3u];
-}
-
-fn normalize(thread: u32) {
-    workgroupBarrier();
-    for (var g = 0u; g < NORM_GROUPS; g++) {
-        // A thread stands for two of the norm's 256.
-        var low = 0.0;
-        var high = 0.0;
-        for (var first = 0u; first < NORM_SIZE; first += 2u * THREADS) {
-            if (first + thread < NORM_SIZE) {
-                let x = x_at(g * NORM_SIZE + first + thread);
-                low = fma(x, x, low);
-            }
-            if (first + THREADS + thread < NORM_SIZE) {
-                let x = x_at(g * NORM_SIZE + first + THREADS + thread);
-                high = fma(x, x, high);
-            }
-        }
-        squares[g * THREADS + thread] = low + high;
-    }
-    workgroupBarrier();
-    for (var half = THREADS / 2u; half > 0u; half >>= 1u) {
-        for (var i = thread; i < NORM_GROUPS * half; i += THREADS) {
-            let at = i / half * THREADS + i % half;
-            squares[at] = squares[at] + squares[at + half];
-        }
-        workgroupBarrier();
-    }
-    for (var i = thread; i < ROUND * 8u; i += THREADS) {
-        if (i * 4u < NORM_GROUPS * NORM_SIZE) {
-            let at = i ^ ((i >> 3u) & 7u);
-            let factor = rms_factor(squares[i * 4u / NORM_SIZE * THREADS], NORM_SIZE, p.eps);
-            xs[at] = settled_four(xs[at] * factor) * four_of_vector(p.norm + i * 4u);
-        }
-    }
-}
-
-// Sums of four outputs for up to four rows: fields, because arrays might not be kept in registers.
-struct Chains { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
-struct Quads { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
-
-fn add_columns(w: Quads, x: vec4<f32>, chain: vec4<f32>) -> vec4<f32> {
-    var sum = fma(vec4<f32>(w.a.x, w.b.x, w.c.x, w.d.x), vec4<f32>(x.x), chain);
-    sum = fma(vec4<f32>(w.a.y, w.b.y, w.c.y, w.d.y), vec4<f32>(x.y), sum);
-    sum = fma(vec4<f32>(w.a.z, w.b.z, w.c.z, w.d.z), vec4<f32>(x.z), sum);
-    return fma(vec4<f32>(w.a.w, w.b.w, w.c.w, w.d.w), vec4<f32>(x.w), sum);
-}
-
-// Adds four columns of a block; `at` is the block's place in the round.
-fn add_quad(blocks: Blocks, at: u32, i: u32, chains: Chains) -> Chains {
-    let w = Quads(quad(blocks.a, i), quad(blocks.b, i), quad(blocks.c, i), quad(blocks.d, i));
-    let place = at * 8u + (i ^ (at & 7u));
-    var sums = chains;
-    sums.a = add_columns(w, xs[place], sums.a);
-    if (TILE_ROWS > 1u) {
-        sums.b = add_columns(w, xs[ROUND * 8u + place], sums.b);
-    }
-    if (TILE_ROWS > 2u) {
-        sums.c = add_columns(w, xs[2u * ROUND * 8u + place], sums.c);
-        sums.d = add_columns(w, xs[3u * ROUND * 8u + place], sums.d);
-    }
-    return sums;
-}
-
-fn multiply(blocks: Blocks, at: u32, team: u32) {
-    let zero = vec4<f32>(0.0);
-    var chains = add_quad(blocks, at, 0u, Chains(zero, zero, zero, zero));
-    chains = add_quad(blocks, at, 1u, chains);
-    chains = add_quad(blocks, at, 2u, chains);
-    chains = add_quad(blocks, at, 3u, chains);
-    chains = add_quad(blocks, at, 4u, chains);
-    chains = add_quad(blocks, at, 5u, chains);
-    chains = add_quad(blocks, at, 6u, chains);
-    chains = add_quad(blocks, at, 7u, chains);
-    sums[team * ROUND + at] = chains.a;
-    if (TILE_ROWS > 1u) {
-        sums[(TEAMS + team) * ROUND + at] = chains.b;
-    }
-    if (TILE_ROWS > 2u) {
-        sums[(2u * TEAMS + team) * ROUND + at] = chains.c;
-        sums[(3u * TEAMS + team) * ROUND + at] = chains.d;
-    }
-}
-
-// Adds the sums of blocks in order; eight are on their way at once.
-fn add_sums(total: vec4<f32>, first: u32, count: u32) -> vec4<f32> {
-    var sum = total;
-    var b = 0u;
-    for (; b + 8u <= count; b += 8u) {
-        let at = first + b;
-        let s0 = sums[at];
-        let s1 = sums[at + 1u];
-        let s2 = sums[at + 2u];
-        let s3 = sums[at + 3u];
-        let s4 = sums[at + 4u];
-        let s5 = sums[at + 5u];
-        let s6 = sums[at + 6u];
-        let s7 = sums[at + 7u];
-        sum = (((((((sum + s0) + s1) + s2) + s3) + s4) + s5) + s6) + s7;
-    }
-    for (; b < count; b++) {
-        sum = sum + sums[first + b];
-    }
-    return sum;
+    return row_words[row];
 }
 
 @compute @workgroup_size(128)
@@ -161,18 +23,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let count = chosen.y;
     let expert = chosen.x - p.first_expert;
-    if (count == 0u || expert >= p.experts) {
+    if (count == 0u || expert >= p.weights.experts) {
         return;
     }
-    let team = thread / TEAM;
-    let output = group.x * 4u * TEAMS + team * 4u;
-    // A block is read while the one before it is multiplied, the first while x is on its way.
-    var block = thread % TEAM;
-    var next = blocks_at(expert, output, min(block, p.blocks - 1u));
-    // Who adds a row's blocks to four outputs, and what those end with.
+    let first_output = group.x * 4u * TEAMS;
+    // What a row's four outputs end with is on its way meanwhile.
     let row = thread / TEAMS;
-    let own = group.x * 4u * TEAMS + thread % TEAMS * 4u;
-    let adds = row < count && own < p.outputs;
+    let own = first_output + thread % TEAMS * 4u;
+    let adds = row < count && own < p.weights.outputs;
     var out_row = 0u;
     var ends = Ends(vec4<f32>(0.0), vec4<f32>(0.0));
     if (adds) {
@@ -181,26 +39,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         ends = ends_of(out_row, expert, own);
     }
-    var total = vec4<f32>(0.0);
-    for (var first = 0u; first < p.blocks; first += ROUND) {
-        stage(first, count, thread);
-        if (NORM_GROUPS > 0u) {
-            normalize(thread);
-        }
-        workgroupBarrier();
-        let end = min(first + ROUND, p.blocks);
-        while (block < end) {
-            let blocks = next;
-            let at = block - first;
-            block += TEAM;
-            next = blocks_at(expert, output, min(block, p.blocks - 1u));
-            multiply(blocks, at, team);
-        }
-        workgroupBarrier();
-        if (adds) {
-            total = add_sums(total, thread * ROUND, end - first);
-        }
-    }
+    let total = product(p.weights, p.weights.blocks, expert, first_output, count, thread);
     if (adds) {
         finish(out_row, own, total, ends);
     }

@@ -1,79 +1,93 @@
 // matmul and moe_matmul for many rows: the same as matmul.wgsl, to the bit.
 //
-// A workgroup has 128 outputs and TILE_ROWS rows, a thread eight of each. Sixteen columns at a time lie in workgroup
-// memory by column; the chains of a block go on over two of those, and join the sums at its end.
-// Constants: those of product.wgsl; TILE_ROWS is a multiple of eight.
+// A workgroup has 128 outputs and TILE_ROWS rows, a thread eight outputs of four or eight rows. Sixteen columns at a time lie
+// in workgroup memory by column; the chains of a block go on over two of those, and join the sums at its end. What the next
+// block needs is read while the second half of a block is multiplied.
+// Constants: those of product.wgsl; TILE_ROWS is 32 or 64.
 #include "product.wgsl"
 
-const THREADS: u32 = 2u * TILE_ROWS;
+const THREADS: u32 = 128u;
 const COLUMNS: u32 = 16u;
 const OUTPUTS: u32 = 128u;
 const ROW_VECTORS: u32 = TILE_ROWS / 4u;
+const HAS_FAR_ROWS: bool = TILE_ROWS > 32u;
 
 // By column: outputs, rows.
 var<workgroup> ws: array<vec4<f32>, 512>;
 var<workgroup> xs: array<vec4<f32>, X_VECTORS>;
 
-// Four columns of the weights of four outputs.
-fn stage_weights(expert: u32, first_output: u32, block: u32, half: u32, thread: u32) {
-    for (var i = thread; i < 128u; i += THREADS) {
-        let q = i & 3u;
-        let four = i >> 2u;
-        let output = first_output + four * 4u;
-        let a = quad(block_at(weight_row(expert, output), block), half * 4u + q);
-        let b = quad(block_at(weight_row(expert, output + 1u), block), half * 4u + q);
-        let c = quad(block_at(weight_row(expert, output + 2u), block), half * 4u + q);
-        let d = quad(block_at(weight_row(expert, output + 3u), block), half * 4u + q);
-        let at = q * 4u * 32u + four;
-        ws[at] = vec4<f32>(a.x, b.x, c.x, d.x);
-        ws[at + 32u] = vec4<f32>(a.y, b.y, c.y, d.y);
-        ws[at + 64u] = vec4<f32>(a.z, b.z, c.z, d.z);
-        ws[at + 96u] = vec4<f32>(a.w, b.w, c.w, d.w);
-    }
-}
+// What a thread stages of a block: four outputs' codes, of which it unpacks four columns of each half, and four columns of
+// four rows.
+struct Staged { a: Block, b: Block, c: Block, d: Block, x0: vec4<f32>, x1: vec4<f32>, x2: vec4<f32>, x3: vec4<f32> }
 
 fn x_or_zero(row: u32, col: u32, count: u32) -> vec4<f32> {
-    if (row < count) {
-        return four_of_x(row, col);
+    if (row >= count) {
+        return vec4<f32>(0.0);
     }
-    return vec4<f32>(0.0);
+    let at = row_words[row] + col;
+    if (col + 4u <= p.cols) {
+        return bitcast<vec4<f32>>(four_words(at));
+    }
+    return values_at(at, p.cols - min(col, p.cols));
 }
 
-// Four columns of four rows.
-fn stage_rows(count: u32, first_column: u32, thread: u32) {
-    for (var i = thread; i < ROW_VECTORS * 4u; i += THREADS) {
-        let q = i & 3u;
-        let four = i >> 2u;
-        let col = first_column + q * 4u;
-        let a = x_or_zero(four * 4u, col, count);
-        let b = x_or_zero(four * 4u + 1u, col, count);
-        let c = x_or_zero(four * 4u + 2u, col, count);
-        let d = x_or_zero(four * 4u + 3u, col, count);
-        let at = q * 4u * ROW_VECTORS + four;
-        xs[at] = vec4<f32>(a.x, b.x, c.x, d.x);
-        xs[at + ROW_VECTORS] = vec4<f32>(a.y, b.y, c.y, d.y);
-        xs[at + 2u * ROW_VECTORS] = vec4<f32>(a.z, b.z, c.z, d.z);
-        xs[at + 3u * ROW_VECTORS] = vec4<f32>(a.w, b.w, c.w, d.w);
+fn read_block(expert: u32, first_output: u32, count: u32, block: u32, thread: u32) -> Staged {
+    let output = first_output + thread % 32u * 4u;
+    let row = thread % ROW_VECTORS * 4u;
+    let column = thread / ROW_VECTORS;
+    // Threads without a place in the block read none.
+    let rows = select(0u, count, column < 8u);
+    let col = block * 32u + column * 4u;
+    return Staged(
+        block_at(p.weights, row_of(p.weights, expert, output), block),
+        block_at(p.weights, row_of(p.weights, expert, output + 1u), block),
+        block_at(p.weights, row_of(p.weights, expert, output + 2u), block),
+        block_at(p.weights, row_of(p.weights, expert, output + 3u), block),
+        x_or_zero(row, col, rows),
+        x_or_zero(row + 1u, col, rows),
+        x_or_zero(row + 2u, col, rows),
+        x_or_zero(row + 3u, col, rows),
+    );
+}
+
+fn stage(staged: Staged, half: u32, thread: u32) {
+    let q = thread / 32u;
+    let a = quad(staged.a, half * 4u + q);
+    let b = quad(staged.b, half * 4u + q);
+    let c = quad(staged.c, half * 4u + q);
+    let d = quad(staged.d, half * 4u + q);
+    let at = q * 4u * 32u + thread % 32u;
+    ws[at] = vec4<f32>(a.x, b.x, c.x, d.x);
+    ws[at + 32u] = vec4<f32>(a.y, b.y, c.y, d.y);
+    ws[at + 64u] = vec4<f32>(a.z, b.z, c.z, d.z);
+    ws[at + 96u] = vec4<f32>(a.w, b.w, c.w, d.w);
+    let column = thread / ROW_VECTORS;
+    if (column / 4u == half) {
+        let place = column % 4u * 4u * ROW_VECTORS + thread % ROW_VECTORS;
+        xs[place] = vec4<f32>(staged.x0.x, staged.x1.x, staged.x2.x, staged.x3.x);
+        xs[place + ROW_VECTORS] = vec4<f32>(staged.x0.y, staged.x1.y, staged.x2.y, staged.x3.y);
+        xs[place + 2u * ROW_VECTORS] = vec4<f32>(staged.x0.z, staged.x1.z, staged.x2.z, staged.x3.z);
+        xs[place + 3u * ROW_VECTORS] = vec4<f32>(staged.x0.w, staged.x1.w, staged.x2.w, staged.x3.w);
     }
 }
 
 // Stores eight outputs of a row of the tile.
 fn finish_row(row: u32, count: u32, expert: u32, output: u32, low: vec4<f32>, high: vec4<f32>) {
-    if (row < count && output < p.outputs) {
+    if (row < count && output < p.weights.outputs) {
         finish(out_rows[row], output, low, ends_of(out_rows[row], expert, output));
     }
-    if (row < count && output + 64u < p.outputs) {
+    if (row < count && output + 64u < p.weights.outputs) {
         finish(out_rows[row], output + 64u, high, ends_of(out_rows[row], expert, output + 64u));
     }
 }
 
-@compute @workgroup_size(THREADS)
+@compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     pick(group.z * GRID_ROWS + group.y, thread);
     let chosen = workgroupUniformLoad(&picked);
     let count = chosen.y;
     let expert = chosen.x - p.first_expert;
-    if (count == 0u || expert >= p.experts) {
+    if (count == 0u || expert >= p.weights.experts) {
         return;
     }
     let first_output = group.x * OUTPUTS;
@@ -98,7 +112,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var sum13 = zero;
     var sum14 = zero;
     var sum15 = zero;
-    for (var block = 0u; block < p.blocks; block++) {
+    var staged = read_block(expert, first_output, count, 0u, thread);
+    for (var block = 0u; block < p.weights.blocks; block++) {
         var chain0 = zero;
         var chain1 = zero;
         var chain2 = zero;
@@ -116,14 +131,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var chain14 = zero;
         var chain15 = zero;
         for (var half = 0u; half < 2u; half++) {
-            stage_weights(expert, first_output, block, half, thread);
-            stage_rows(count, block * 32u + half * COLUMNS, thread);
+            stage(staged, half, thread);
             workgroupBarrier();
+            if (half == 1u) {
+                staged = read_block(expert, first_output, count, min(block + 1u, p.weights.blocks - 1u), thread);
+            }
             for (var k = 0u; k < COLUMNS; k++) {
                 let w0 = ws[k * 32u + own_output];
                 let w1 = ws[k * 32u + 16u + own_output];
                 let x0 = xs[k * ROW_VECTORS + own_row];
-                let x1 = xs[k * ROW_VECTORS + ROW_VECTORS / 2u + own_row];
                 chain0 = fma(w0, vec4<f32>(x0.x), chain0);
                 chain1 = fma(w1, vec4<f32>(x0.x), chain1);
                 chain2 = fma(w0, vec4<f32>(x0.y), chain2);
@@ -132,6 +148,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 chain5 = fma(w1, vec4<f32>(x0.z), chain5);
                 chain6 = fma(w0, vec4<f32>(x0.w), chain6);
                 chain7 = fma(w1, vec4<f32>(x0.w), chain7);
+                if (!HAS_FAR_ROWS) {
+                    continue;
+                }
+                let x1 = xs[k * ROW_VECTORS + ROW_VECTORS / 2u + own_row];
                 chain8 = fma(w0, vec4<f32>(x1.x), chain8);
                 chain9 = fma(w1, vec4<f32>(x1.x), chain9);
                 chain10 = fma(w0, vec4<f32>(x1.y), chain10);
@@ -167,6 +187,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     finish_row(row + 1u, count, expert, output, sum2, sum3);
     finish_row(row + 2u, count, expert, output, sum4, sum5);
     finish_row(row + 3u, count, expert, output, sum6, sum7);
+    if (!HAS_FAR_ROWS) {
+        return;
+    }
     finish_row(far, count, expert, output, sum8, sum9);
     finish_row(far + 1u, count, expert, output, sum10, sum11);
     finish_row(far + 2u, count, expert, output, sum12, sum13);

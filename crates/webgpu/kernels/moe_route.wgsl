@@ -5,6 +5,7 @@
 // Constants: EXPERTS, TOP_K, GROUPS, TOP_GROUPS, SOFTMAX, NORMALIZE.
 #include "common.wgsl"
 #include "math.wgsl"
+#include "route_key.wgsl"
 #include "sums.wgsl"
 
 const GROUP_SIZE: u32 = EXPERTS / GROUPS;
@@ -13,15 +14,6 @@ var<workgroup> scores: array<f32, EXPERTS>;
 var<workgroup> keys: array<u32, EXPERTS>;
 var<workgroup> group_keys: array<u32, GROUPS>;
 var<workgroup> ids: array<u32, TOP_K>;
-
-// Floats in their order, as integers; what is no number comes last.
-fn order_key(value: f32) -> u32 {
-    let bits = bitcast<u32>(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return 0u;
-    }
-    return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
-}
 
 fn key_value(key: u32) -> f32 {
     return bitcast<f32>(select(~key, key & 0x7fffffffu, (key & 0x80000000u) != 0u));

@@ -6,6 +6,7 @@
 // Constants: EXPERTS (0, 1), EPILOGUE (0 none, 1 relu2, 2 residual), TILE_ROWS.
 #include "common.wgsl"
 #include "weight_$WEIGHT.wgsl"
+#include "fours.wgsl"
 
 // Expert and number of rows of the tile.
 var<workgroup> picked: vec2<u32>;
@@ -51,56 +52,18 @@ fn pick(index: u32, thread: u32) {
     }
 }
 
-// Whether the tile is the only row there is, which need not be looked for.
-const IS_ALONE: bool = EXPERTS == 0u && TILE_ROWS == 1u;
-
-// Fewer than four values that stand in memory, then zeros.
-fn values_at(at: u32, count: u32) -> vec4<f32> {
-    var values = vec4<f32>(0.0);
-    if (count > 0u) {
-        values.x = bitcast<f32>(word(at));
-    }
-    if (count > 1u) {
-        values.y = bitcast<f32>(word(at + 1u));
-    }
-    if (count > 2u) {
-        values.z = bitcast<f32>(word(at + 2u));
-    }
-    return values;
-}
-
-// Four values of x; zeros beyond its columns.
-fn four_of_x(row: u32, col: u32) -> vec4<f32> {
-    var at = p.x.data + col;
-    if (!IS_ALONE) {
-        at = row_words[row] + col;
-    }
-    if (col + 4u <= p.cols) {
-        return bitcast<vec4<f32>>(four_words(at));
-    }
-    return values_at(at, p.cols - min(col, p.cols));
-}
-
-// The row of a shard's weights that an output of an expert has; the last one's beyond it.
-fn weight_row(expert: u32, output: u32) -> u32 {
-    return expert * p.outputs + min(output, p.outputs - 1u);
-}
-
 // What a product of four outputs ends with: factors of their rows, and the residual's values.
 struct Ends { factors: vec4<f32>, residual: vec4<f32> }
 
 fn ends_of(row: u32, expert: u32, output: u32) -> Ends {
     var ends = Ends(vec4<f32>(0.0), vec4<f32>(0.0));
-    ends.factors.x = row_factor(weight_row(expert, output));
-    ends.factors.y = row_factor(weight_row(expert, output + 1u));
-    ends.factors.z = row_factor(weight_row(expert, output + 2u));
-    ends.factors.w = row_factor(weight_row(expert, output + 3u));
+    ends.factors = factors_of(p.weights, expert, output);
     if (EPILOGUE == 2u) {
         let at = word_at(p.residual, row, p.first + output);
-        if (output + 4u <= p.outputs) {
+        if (output + 4u <= p.weights.outputs) {
             ends.residual = bitcast<vec4<f32>>(four_words(at));
         } else {
-            let left = p.outputs - output;
+            let left = p.weights.outputs - output;
             ends.residual = values_at(at, left);
         }
     }
@@ -116,17 +79,5 @@ fn finish(row: u32, output: u32, sums: vec4<f32>, ends: Ends) {
     } else if (EPILOGUE == 2u) {
         values = fma(sums, ends.factors, ends.residual);
     }
-    let at = word_at(p.out, row, p.first + output);
-    if (output + 4u <= p.outputs) {
-        put_four(at, bitcast<vec4<u32>>(values));
-        return;
-    }
-    let left = p.outputs - output;
-    put(at, bitcast<u32>(values.x));
-    if (left > 1u) {
-        put(at + 1u, bitcast<u32>(values.y));
-    }
-    if (left > 2u) {
-        put(at + 2u, bitcast<u32>(values.z));
-    }
+    put_values(word_at(p.out, row, p.first + output), values, p.weights.outputs - output);
 }

@@ -12,9 +12,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let first = group.x * p.size;
     var sum = 0.0;
-    for (var i = thread; i < p.size; i += SUM_THREADS) {
-        let x = load(p.x, row, first + i);
-        sum = fma(x, x, sum);
+    for (var four = 4u * thread; thread < SQUARE_THREADS && four < p.size; four += 4u * SQUARE_THREADS) {
+        for (var i = four; i < min(four + 4u, p.size); i++) {
+            let x = load(p.x, row, first + i);
+            sum = fma(x, x, sum);
+        }
     }
     let scale = rms_factor(sum_of(sum, thread), p.size, p.eps);
     for (var i = thread; i < p.size; i += SUM_THREADS) {

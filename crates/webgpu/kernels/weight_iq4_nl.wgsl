@@ -1,8 +1,8 @@
 #include "weights.wgsl"
 struct Block { codes: vec4<u32>, scale: f32 }
 
-fn block_at(row: u32, block: u32) -> Block {
-    return Block(matrix[row * p.blocks + block], half_value(block_scale(row, block)));
+fn block_at(weights: Weights, row: u32, block: u32) -> Block {
+    return Block(matrix[row + block], half_value(block_scale(weights, row, block)));
 }
 
 // The sixteen steps, four signed bytes a word.

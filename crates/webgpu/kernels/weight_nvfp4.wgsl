@@ -10,9 +10,9 @@ fn half_scale(byte: u32) -> f32 {
     return select(value, 0.0, byte == 0x7fu);
 }
 
-fn block_at(row: u32, block: u32) -> Block {
-    let bytes = block_scale(row, block);
-    return Block(matrix[row * p.blocks + block], vec2<f32>(half_scale(bytes & 0xffu), half_scale(bytes >> 8u)));
+fn block_at(weights: Weights, row: u32, block: u32) -> Block {
+    let bytes = block_scale(weights, row, block);
+    return Block(matrix[row + block], vec2<f32>(half_scale(bytes & 0xffu), half_scale(bytes >> 8u)));
 }
 
 fn quad(block: Block, i: u32) -> vec4<f32> {

@@ -3,15 +3,15 @@ struct Block { low: vec4<u32>, high: vec2<u32>, scales: vec2<f32> }
 
 // Twelve words a block pair: the low four bits of 32 codes, and the high two. Blocks take six words; two of them share
 // three groups of four.
-fn block_at(row: u32, block: u32) -> Block {
-    let at = (row * p.blocks + block) * 6u;
+fn block_at(weights: Weights, row: u32, block: u32) -> Block {
+    let at = block * 6u;
     let even = (at & 3u) == 0u;
-    let first = matrix[at >> 2u];
-    let second = matrix[(at >> 2u) + 1u];
+    let first = matrix[row + (at >> 2u)];
+    let second = matrix[row + (at >> 2u) + 1u];
     let low = select(vec4<u32>(first.zw, second.xy), first, even);
     let high = select(second.zw, second.xy, even);
-    let steps = bitcast<i32>(block_scale(row, block));
-    let scale = super_scales(row, block).x;
+    let steps = bitcast<i32>(block_scale(weights, row, block));
+    let scale = super_scales(weights, row, block).x;
     return Block(low, high, scale * vec2<f32>(f32((steps << 24u) >> 24u), f32((steps << 16u) >> 24u)));
 }
 

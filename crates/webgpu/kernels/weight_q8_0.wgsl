@@ -1,9 +1,9 @@
 #include "weights.wgsl"
 struct Block { low: vec4<u32>, high: vec4<u32>, scale: f32 }
 
-fn block_at(row: u32, block: u32) -> Block {
-    let at = (row * p.blocks + block) * 2u;
-    return Block(matrix[at], matrix[at + 1u], half_value(block_scale(row, block)));
+fn block_at(weights: Weights, row: u32, block: u32) -> Block {
+    let at = row + block * 2u;
+    return Block(matrix[at], matrix[at + 1u], half_value(block_scale(weights, row, block)));
 }
 
 fn quad(block: Block, i: u32) -> vec4<f32> {

@@ -1,27 +1,46 @@
-// Where the parts of a shard of a weight are: codes of blocks of 32 columns, row by row; scales, 16 bits a block; what
-// scales are multiplied with, a word for eight blocks; a factor for every row.
+// Rows of a shard of a weight, one after the other in whole vectors of four words: codes of blocks of 32 columns; scales,
+// 16 bits a block; what scales are multiplied with, a word for eight blocks; the row's factor.
 //
-// A file weight_TYPE.wgsl gives `Block`, `block_at(row, block)` and `quad(block, i)`: values 4i .. 4i + 4 of a block.
+// A file weight_TYPE.wgsl gives `Block`, `block_at(weights, row, block)` of the row that begins at a vector, and
+// `quad(block, i)`: values 4i .. 4i + 4 of a block.
+struct Weights {
+    // The vector at which the first row begins, and vectors from one row to the next.
+    first: u32,
+    stride: u32,
+    blocks: u32,
+    // Words from the beginning of a row to its parts.
+    scales: u32,
+    supers: u32,
+    factor: u32,
+    // Rows of an expert, and experts.
+    outputs: u32,
+    experts: u32,
+}
+
+// The vector at which the row of an output begins; the expert's last one's beyond it.
+fn row_of(weights: Weights, expert: u32, output: u32) -> u32 {
+    return weights.first + (expert * weights.outputs + min(output, weights.outputs - 1u)) * weights.stride;
+}
 
 fn matrix_word(at: u32) -> u32 {
     return matrix[at >> 2u][at & 3u];
 }
 
-fn block_scale(row: u32, block: u32) -> u32 {
-    let word = matrix_word(p.scales + row * p.scale_words + (block >> 1u));
+fn block_scale(weights: Weights, row: u32, block: u32) -> u32 {
+    let word = matrix_word(row * 4u + weights.scales + (block >> 1u));
     return (word >> ((block & 1u) * 16u)) & 0xffffu;
 }
 
-fn super_scales(row: u32, block: u32) -> vec2<f32> {
-    return unpack2x16float(matrix_word(p.supers + row * p.super_words + (block >> 3u)));
+fn super_scales(weights: Weights, row: u32, block: u32) -> vec2<f32> {
+    return unpack2x16float(matrix_word(row * 4u + weights.supers + (block >> 3u)));
 }
 
 fn half_value(bits: u32) -> f32 {
     return unpack2x16float(bits).x;
 }
 
-fn row_factor(row: u32) -> f32 {
-    return bitcast<f32>(matrix_word(p.factors + row));
+fn row_factor(weights: Weights, row: u32) -> f32 {
+    return bitcast<f32>(matrix_word(row * 4u + weights.factor));
 }
 
 fn nibbles(codes: vec4<u32>, i: u32) -> vec4<u32> {

@@ -17,6 +17,7 @@ use crate::kernels::declaration::{Bind, Declaration};
 use crate::kernels::declarations;
 use crate::params::narrow;
 use crate::pipelines::Pipelines;
+use crate::pool::Pool;
 #[cfg(not(target_family = "wasm"))]
 use crate::profile;
 use crate::program::{Compiled, Part, Places, Surroundings};
@@ -88,6 +89,7 @@ pub struct WebGpuBackend {
     programs: Vec<Compiled>,
     pipelines: Pipelines,
     vectors: Vectors,
+    pool: Pool,
     weights: HashMap<WeightKey, Weight>,
     held: HashMap<WeightKey, u64>,
     caches: Caches,
@@ -136,6 +138,7 @@ impl WebGpuBackend {
             programs: Vec::new(),
             pipelines: Pipelines::new(&device.device),
             vectors: Vectors::default(),
+            pool: Pool::default(),
             weights: HashMap::new(),
             held: HashMap::new(),
             caches,
@@ -362,7 +365,7 @@ impl Backend for WebGpuBackend {
             return Ok(());
         }
         self.device.faults.check("loading weights")?;
-        let (weight, bytes) = weights::load(&self.device, &mut self.vectors, key, source)?;
+        let (weight, bytes) = weights::load(&self.device, (&mut self.vectors, &mut self.pool), key, source)?;
         self.weights.insert(key.clone(), weight);
         self.held.insert(key.clone(), bytes);
         Ok(())
@@ -415,6 +418,7 @@ impl Backend for WebGpuBackend {
         self.weights.clear();
         self.held.clear();
         self.vectors = Vectors::default();
+        self.pool = Pool::default();
         self.last = None;
         self.steps.clear();
         self.cells = CellTraffic::default();

@@ -1,9 +1,11 @@
-//! Calls that are done together where a step has a single row: a norm is done by the products that read it, each for
-//! itself, because a dispatch more costs more than doing it again. The program stays as it is, and so do the bits.
+//! Calls that are done together. In steps of a single row a norm is done by the products that read it, each for itself,
+//! because a dispatch more costs more than doing it again, and several products of it are one launch; in steps of few
+//! tokens a layer of experts is two launches after its router. The program stays as it is, and so do the bits.
 
 use mambo_kernel::{Call, Op, Operand, Place, Program};
 
-use crate::kernels::matmul::takes_norm;
+use crate::kernels::few::takes_norm;
+use crate::kernels::{experts, several, ssm_step};
 
 /// What becomes of every call of a program in steps of a single row.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,6 +14,12 @@ pub(crate) struct Fusion {
     pub norm_of: Vec<Option<usize>>,
     /// By call: whether its readers do its norm.
     pub is_absorbed: Vec<bool>,
+    /// First calls of layers of experts.
+    pub layers: Vec<usize>,
+    /// Products that share a norm which they do, in order.
+    pub several: Vec<Vec<usize>>,
+    /// Products whose output is the columns of the step after them.
+    pub projections: Vec<usize>,
 }
 
 /// Columns, and groups of them, of the norm that a call does, or ends with.
@@ -31,16 +39,69 @@ fn source(call: &Call) -> &Operand {
 impl Fusion {
     pub fn of(program: &Program, workgroup_bytes: usize) -> Fusion {
         let count = program.calls.len();
-        let mut fusion = Fusion { norm_of: vec![None; count], is_absorbed: vec![false; count] };
+        let mut fusion =
+            Fusion { norm_of: vec![None; count], is_absorbed: vec![false; count], ..Fusion::default() };
+        let pairs = program.calls.windows(2).enumerate();
+        let projected = pairs.filter(|(_, pair)| ssm_step::is_projected(&pair[0], &pair[1]));
+        fusion.projections = projected.map(|(first, _)| first).collect();
+        fusion.layers = (0..count).filter(|first| is_layer(program, *first)).collect();
         for (at, call) in program.calls.iter().enumerate() {
             let Some(groups) = norm_groups(call) else { continue };
             if let Some(readers) = readers(program, at, groups, workgroup_bytes) {
                 fusion.is_absorbed[at] = true;
                 readers.iter().for_each(|reader| fusion.norm_of[*reader] = Some(at));
+                if are_one(program, source(call), &readers) {
+                    fusion.several.push(readers);
+                }
             }
         }
         fusion
     }
+}
+
+/// Whether products of a row may run at once: nothing else stands between them, and none writes what all read.
+fn are_one(program: &Program, source: &Operand, products: &[usize]) -> bool {
+    let outputs = |product: &usize| program.calls[*product].outputs.iter();
+    (2..=several::MOST).contains(&products.len())
+        && products.windows(2).all(|pair| pair[0] + 1 == pair[1])
+        && !products.iter().flat_map(outputs).any(|output| overlaps(program, output, source))
+}
+
+/// Whether a layer of experts that may be two launches begins at a call: nothing outside of it reads what they leave out, and
+/// neither writes what it reads.
+fn is_layer(program: &Program, first: usize) -> bool {
+    let Some(calls) = program.calls.get(first..first + experts::CALLS) else { return false };
+    if !experts::is_layer(calls) {
+        return false;
+    }
+    let is_read = |call: &usize| {
+        calls[*call]
+            .outputs
+            .iter()
+            .any(|output| is_read_from(program, [first + call, first + experts::CALLS], output))
+    };
+    let overlap = |a: &Operand, b: &Operand| overlaps(program, a, b);
+    let chosen = &calls[experts::UP_AT];
+    let read = [&chosen.inputs[0], &calls[0].inputs[0], &calls[0].outputs[0]];
+    let is_clear = |output: &Operand| !read.iter().any(|input| overlap(output, input));
+    let (residual, out) = (&calls[0].inputs[0], &calls[experts::DOWN_AT].outputs[0]);
+    !experts::HIDDEN.iter().any(is_read)
+        && chosen.outputs.iter().all(is_clear)
+        && calls[experts::DOWN_AT - 2].inputs[2] == *residual
+        && (residual == out || !overlap(residual, out))
+}
+
+/// Whether a value of call `maker` is read by call `end`, by a later one, or by the caller.
+fn is_read_from(program: &Program, [maker, end]: [usize; 2], value: &Operand) -> bool {
+    for (index, call) in program.calls.iter().enumerate().skip(maker + 1) {
+        if index >= end && call.inputs.iter().any(|input| overlaps(program, input, value)) {
+            return true;
+        }
+        if call.outputs.iter().any(|output| overlaps(program, output, value)) {
+            return false;
+        }
+    }
+    program.outputs.iter().any(|output| overlaps(program, &output.operand, value))
 }
 
 /// The products that read a norm, if nothing else does and its source is still there for all of them.

@@ -15,6 +15,7 @@ mod fusion;
 mod kernels;
 mod params;
 mod pipelines;
+mod pool;
 mod profile;
 mod program;
 mod source;
@@ -34,5 +35,6 @@ pub use source::Specialisation;
 /// Everything that tests compile: every form of every kernel, at the sizes that are met most and some odd ones.
 pub fn specialisations() -> Vec<Specialisation> {
     let all = kernels::declarations().into_iter().flat_map(|declaration| declaration.specialisations);
-    all.chain(kernels::step::specialisations()).chain(diagnosis::specialisations()).collect()
+    let together = kernels::experts::specialisations().into_iter().chain(kernels::several::specialisations());
+    all.chain(together).chain(kernels::step::specialisations()).chain(diagnosis::specialisations()).collect()
 }

@@ -46,6 +46,29 @@ impl Field for View {
     }
 }
 
+/// Rows of a shard of a weight: `Weights` of kernels/weights.wgsl.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct WeightRows {
+    pub first: u32,
+    pub stride: u32,
+    pub blocks: u32,
+    pub scales: u32,
+    pub supers: u32,
+    pub factor: u32,
+    /// Rows of an expert, and experts.
+    pub outputs: u32,
+    pub experts: u32,
+}
+
+impl Field for WeightRows {
+    const WGSL: &'static str = "Weights";
+    fn push(&self, words: &mut Vec<u32>) {
+        assert!(words.len().is_multiple_of(4), "structs come first in parameters");
+        words.extend([self.first, self.stride, self.blocks, self.scales]);
+        words.extend([self.supers, self.factor, self.outputs, self.experts]);
+    }
+}
+
 /// A number of words or elements that fits.
 pub(crate) fn narrow(n: usize) -> u32 {
     u32::try_from(n).expect("a count of the step or of a weight's shard fits 32 bits")

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::fusion::Fusion;
 use crate::kernels::binding::{Binding, Launch, Norm, StepFacts};
 use crate::kernels::declaration::Bind;
-use crate::kernels::step;
+use crate::kernels::{experts, several, ssm_step, step};
 use crate::pipelines::{Bindings, PARAMS_BYTES, Pipelines};
 use crate::vectors::Vectors;
 use crate::weights::Weight;
@@ -72,6 +72,35 @@ pub(crate) enum Part {
     Call(usize),
 }
 
+/// Leaves launches out of some steps.
+fn leave_out(launches: &mut [Launch], is_out: fn(&StepFacts) -> bool) {
+    launches.iter_mut().for_each(|launch| launch.leave_out(is_out));
+}
+
+/// The calls of a program while they are bound.
+pub(crate) struct Calls<'a> {
+    compiled: &'a Compiled,
+    pub around: &'a Surroundings<'a>,
+    vectors: &'a mut Vectors,
+    fusion: &'a Fusion,
+    /// Words of working memory that were asked for.
+    need: Cell<usize>,
+}
+
+impl Calls<'_> {
+    /// A call with its surroundings.
+    pub fn of(&mut self, index: usize) -> Result<Binding<'_>, BackendError> {
+        let Calls { compiled, around, vectors, fusion, need } = self;
+        let norm = fusion.norm_of[index]
+            .map(|norm| compiled.norm(around, vectors, &compiled.program.calls[norm]))
+            .transpose()?;
+        let mut binding = compiled.binding(around, vectors, &compiled.program.calls[index], need)?;
+        binding.norm = norm;
+        binding.is_absorbed = fusion.is_absorbed[index];
+        Ok(binding)
+    }
+}
+
 /// A program.
 pub(crate) struct Compiled {
     pub program: Program,
@@ -100,15 +129,36 @@ impl Compiled {
     ) -> Result<(Vec<Vec<Launch>>, usize), BackendError> {
         let (mut all, mut most) = (Vec::with_capacity(self.program.calls.len()), 0);
         let fusion = Fusion::of(&self.program, around.device.info.workgroup_bytes);
+        let mut calls = Calls { compiled: self, around, vectors, fusion: &fusion, need: Cell::new(0) };
         for (index, call) in self.program.calls.iter().enumerate() {
-            let need = Cell::new(0);
-            let norm =
-                fusion.norm_of[index].map(|norm| self.norm(around, vectors, &self.program.calls[norm]));
-            let mut binding = self.binding(around, vectors, call, &need)?;
-            binding.norm = norm.transpose()?;
-            binding.is_absorbed = fusion.is_absorbed[index];
-            all.push((around.binds[call.kernel])(&mut binding)?);
-            most = most.max(need.get());
+            calls.need.set(0);
+            all.push((around.binds[call.kernel])(&mut calls.of(index)?)?);
+            most = most.max(calls.need.get());
+        }
+        for &first in &fusion.layers {
+            calls.need.set(0);
+            let Some([up, down]) = experts::bind(&mut calls, first)? else { continue };
+            most = most.max(calls.need.get());
+            for own in experts::REPLACED {
+                leave_out(&mut all[first + own], |facts| facts.tokens <= experts::MOST_TOKENS);
+            }
+            all[first + experts::UP_AT].extend(up);
+            all[first + experts::DOWN_AT].extend(down);
+        }
+        for products in &fusion.several {
+            let Some(launch) = several::bind(&mut calls, products)? else { continue };
+            for &product in products {
+                leave_out(&mut all[product], |facts| facts.tokens == 1);
+            }
+            all[products[0]].push(launch);
+        }
+        for &product in &fusion.projections {
+            calls.need.set(0);
+            let Some(launch) = ssm_step::bind_projected(&mut calls, product)? else { continue };
+            let is_single = |facts: &StepFacts| facts.tokens == 1;
+            leave_out(&mut all[product], is_single);
+            leave_out(&mut all[product + 1][ssm_step::COLUMNS_AT..=ssm_step::COLUMNS_AT], is_single);
+            all[product].push(launch);
         }
         Ok((all, most))
     }

@@ -114,55 +114,34 @@ pub(crate) fn arithmetic(dtype: DType) -> Arithmetic {
     }
 }
 
-/// Words of the parts of a shard of so many rows, and where each part starts.
+/// A row of a weight: codes, then the parts whose first words are named here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub form: Form,
-    pub rows: usize,
     pub blocks: usize,
     pub scales: usize,
-    pub scale_words: usize,
     pub supers: usize,
-    pub super_words: usize,
-    pub factors: usize,
+    pub factor: usize,
+    /// Words of a whole row: a multiple of four.
     pub words: usize,
 }
 
 impl Layout {
-    pub fn new(form: Form, rows: usize, cols: usize) -> Layout {
+    pub fn new(form: Form, cols: usize) -> Layout {
         let blocks = cols.div_ceil(BLOCK);
-        let mut end = 0;
-        let mut part = |words: usize| {
-            let start = end;
-            end += (rows * words).next_multiple_of(4);
-            start
-        };
-        let scale_words = if form.has_scales() { blocks.div_ceil(2) } else { 0 };
-        let super_words = if form.has_supers() { blocks.div_ceil(SUPER_BLOCKS) } else { 0 };
-        part(form.code_words() * blocks);
-        let (scales, supers, factors) = (part(scale_words), part(super_words), part(1));
-        Layout { form, rows, blocks, scales, scale_words, supers, super_words, factors, words: end }
-    }
-
-    /// Bytes of a row in all parts.
-    pub fn row_bytes(form: Form, cols: usize) -> usize {
-        let one = Layout::new(form, 1 << 10, cols);
-        (one.words * 4).div_ceil(1 << 10)
-    }
-
-    /// Words of a row's codes.
-    pub fn row_words(&self) -> usize {
-        self.form.code_words() * self.blocks
+        let scales = form.code_words() * blocks;
+        let supers = scales + if form.has_scales() { blocks.div_ceil(2) } else { 0 };
+        let factor = supers + if form.has_supers() { blocks.div_ceil(SUPER_BLOCKS) } else { 0 };
+        Layout { form, blocks, scales, supers, factor, words: (factor + 1).next_multiple_of(4) }
     }
 }
 
-/// Rows in the parts of a shard.
+/// Packed rows, one after the other.
 #[derive(Default)]
 pub(crate) struct Packed {
-    pub codes: Vec<u32>,
-    pub scales: Vec<u32>,
-    pub supers: Vec<u32>,
-    pub factors: Vec<u32>,
+    pub words: Vec<u32>,
+    scales: Vec<u16>,
+    supers: Vec<u32>,
 }
 
 impl Packed {
@@ -175,16 +154,16 @@ impl Packed {
         cols: usize,
         factor: f32,
     ) -> Result<(), String> {
-        let scales_before = self.scales.len();
+        let start = self.words.len();
         let factor = match layout.form {
             form if form.dtype() != dtype => self.push_decoded(form, dtype, row, cols, factor)?,
             Form::F32 => {
-                self.codes.extend(row.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)));
+                self.words.extend(row.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)));
                 factor
             }
             Form::F16 | Form::BF16 => {
                 let halves = row.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
-                push_halves(&mut self.codes, halves);
+                push_halves(&mut self.words, halves);
                 factor
             }
             _ => {
@@ -192,11 +171,13 @@ impl Packed {
                 factor
             }
         };
-        let codes = layout.row_words();
-        self.factors.push(factor.to_bits());
-        let rows = self.factors.len();
-        self.codes.resize(rows * codes, 0);
-        debug_assert_eq!(self.scales.len(), scales_before + layout.scale_words);
+        self.words.resize(start + layout.scales, 0);
+        push_halves(&mut self.words, self.scales.drain(..));
+        debug_assert_eq!(self.words.len(), start + layout.supers);
+        self.words.append(&mut self.supers);
+        debug_assert_eq!(self.words.len(), start + layout.factor);
+        self.words.push(factor.to_bits());
+        self.words.resize(start + layout.words, 0);
         Ok(())
     }
 
@@ -212,7 +193,7 @@ impl Packed {
         let mut values = vec![0f32; cols];
         decode_row(dtype, row, &mut values).map_err(|error| error.to_string())?;
         if form == Form::F32 {
-            self.codes.extend(values.iter().map(|value| (value * factor).to_bits()));
+            self.words.extend(values.iter().map(|value| (value * factor).to_bits()));
             return Ok(1.0);
         }
         let largest = values.iter().fold(0f32, |most, value| most.max(value.abs()));
@@ -220,37 +201,36 @@ impl Packed {
         // The largest becomes a number of 2^14 to 2^15; nothing, what is no number and what is tiny stay.
         let power = if largest > 0.0 && largest.is_finite() { (exponent - 14).clamp(-100, 100) } else { 0 };
         let (up, down) = (2f32.powi(-power), 2f32.powi(power));
-        push_halves(&mut self.codes, values.iter().map(|value| f16::from_f32(value * up).to_bits()));
+        push_halves(&mut self.words, values.iter().map(|value| f16::from_f32(value * up).to_bits()));
         Ok(down * factor)
     }
 
     fn push_blocks(&mut self, dtype: DType, row: &[u8]) {
-        let mut scales = Vec::new();
         let half = |bytes: [u8; 2]| u16::from_le_bytes(bytes);
         match dtype {
             DType::Q8_0 => {
                 for block in Q8_0::row(row) {
                     let codes = block.qs;
-                    self.codes.extend(codes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)));
-                    scales.push(half(block.d));
+                    self.words.extend(codes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)));
+                    self.scales.push(half(block.d));
                 }
             }
             DType::Q4_0 => {
                 for block in Q4_0::row(row) {
-                    self.codes.extend(split_words(&block.qs));
-                    scales.push(half(block.d));
+                    self.words.extend(split_words(&block.qs));
+                    self.scales.push(half(block.d));
                 }
             }
             DType::IQ4_NL => {
                 for block in Iq4Nl::row(row) {
                     self.push_nibbles(&split(&block.qs));
-                    scales.push(half(block.d));
+                    self.scales.push(half(block.d));
                 }
             }
             DType::MXFP4 => {
                 for block in Mxfp4::row(row) {
                     self.push_nibbles(&split(&block.qs));
-                    scales.push(u16::from(block.e));
+                    self.scales.push(u16::from(block.e));
                 }
             }
             DType::NVFP4 => {
@@ -258,7 +238,7 @@ impl Packed {
                     for (scale, qs) in block.scales.as_chunks().0.iter().zip(block.qs.as_chunks::<2>().0) {
                         let code = |i: usize| qs[i / 16][i % 8] >> (i % 16 / 8 * 4) & 15;
                         self.push_nibbles(&std::array::from_fn(code));
-                        scales.push(half(*scale));
+                        self.scales.push(half(*scale));
                     }
                 }
             }
@@ -267,7 +247,7 @@ impl Packed {
                     for j in 0..SUPER_BLOCKS {
                         let (scale, min) = scale_and_min(&block.scales, j);
                         self.push_nibbles(&block.codes(j));
-                        scales.push(u16::from(scale) | u16::from(min) << 8);
+                        self.scales.push(u16::from(scale) | u16::from(min) << 8);
                     }
                     self.supers.push(u32::from(half(block.d)) | u32::from(half(block.dmin)) << 16);
                 }
@@ -280,21 +260,20 @@ impl Packed {
                         let high = codes.as_chunks::<16>().0.iter().map(|codes| {
                             codes.iter().rev().fold(0, |word, code| word << 2 | u32::from(code >> 4))
                         });
-                        self.codes.extend(high);
-                        scales.push(u16::from_le_bytes([block.scales[2 * j], block.scales[2 * j + 1]]));
+                        self.words.extend(high);
+                        self.scales.push(u16::from_le_bytes([block.scales[2 * j], block.scales[2 * j + 1]]));
                     }
                     self.supers.push(u32::from(half(block.d)));
                 }
             }
             _ => unreachable!("{dtype} has no blocks of its own"),
         }
-        push_halves(&mut self.scales, scales.into_iter());
     }
 
     /// Codes of four bits, eight a word, in order.
     fn push_nibbles(&mut self, codes: &[u8; BLOCK]) {
         let word = |codes: &[u8; 8]| codes.iter().rev().fold(0, |word, code| word << 4 | u32::from(*code));
-        self.codes.extend(codes.as_chunks().0.iter().map(word));
+        self.words.extend(codes.as_chunks().0.iter().map(word));
     }
 }
 
@@ -341,13 +320,13 @@ mod tests {
         let qs: [u8; 16] = std::array::from_fn(|i| (i * 37 + 11) as u8);
         let mut packed = Packed::default();
         packed.push_nibbles(&split(&qs));
-        assert_eq!(packed.codes, split_words(&qs));
+        assert_eq!(packed.words, split_words(&qs));
     }
 
     #[test]
     fn rows_take_about_as_many_bits_as_files() {
         for form in Form::ALL {
-            let bits = Layout::row_bytes(form, 4096) as f64 * 8.0 / 4096.0;
+            let bits = Layout::new(form, 4096).words as f64 * 32.0 / 4096.0;
             let stored = form.dtype().bits_per_weight();
             assert!(bits >= stored - 1e-9 && bits <= stored + 0.3, "{form:?}: {bits} for {stored}");
         }

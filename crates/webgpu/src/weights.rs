@@ -9,6 +9,8 @@ use mambo_tensor::{DType, decode_row};
 use crate::device::Device;
 use crate::faults::{BACKEND, out_of_memory};
 use crate::kernels::declaration::{TABLE, VECTOR};
+use crate::params::{WeightRows, narrow};
+use crate::pool::Pool;
 use crate::stored::{Form, Layout, Packed, held, held_as_table};
 use crate::vectors::Vectors;
 
@@ -27,9 +29,32 @@ pub(crate) enum Weight {
 /// A part of a matrix that kernels see at once: whole rows, and with experts whole experts.
 pub(crate) struct Shard {
     pub buffer: wgpu::Buffer,
+    /// The vector of four words at which its first row begins.
+    pub first: u32,
     /// Rows of the whole, counted over all experts.
     pub rows: Range<usize>,
     pub layout: Layout,
+}
+
+impl Shard {
+    /// Where kernels find its rows: all of one matrix, or those of whole experts with so many outputs each.
+    pub fn weight_rows(&self, experts: usize, outputs: usize) -> WeightRows {
+        let Layout { blocks, scales, supers, factor, words, .. } = self.layout;
+        let (outputs, experts) = match experts {
+            1 => (self.rows.len(), 1),
+            _ => (outputs, self.rows.len() / outputs),
+        };
+        WeightRows {
+            first: self.first,
+            stride: narrow(words / 4),
+            blocks: narrow(blocks),
+            scales: narrow(scales),
+            supers: narrow(supers),
+            factor: narrow(factor),
+            outputs: narrow(outputs),
+            experts: narrow(experts),
+        }
+    }
 }
 
 /// A matrix on the device.
@@ -43,14 +68,14 @@ pub(crate) struct Matrix {
 impl Matrix {
     /// Bytes that it takes.
     pub fn bytes(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.buffer.size()).sum()
+        self.shards.iter().map(|shard| (shard.rows.len() * shard.layout.words) as u64 * 4).sum()
     }
 }
 
 /// Loads a weight in the form its key names and says how many bytes it takes.
 pub(crate) fn load(
     device: &Device,
-    vectors: &mut Vectors,
+    (vectors, pool): (&mut Vectors, &mut Pool),
     key: &WeightKey,
     source: &dyn WeightSource,
 ) -> Result<(Weight, u64), BackendError> {
@@ -87,7 +112,7 @@ pub(crate) fn load(
             supported: supported(),
         });
     };
-    let matrix = load_matrix(device, key, source, form, dims)?;
+    let matrix = load_matrix(device, pool, key, source, (form, dims))?;
     let bytes = matrix.bytes();
     Ok((Weight::Matrix(Arc::new(matrix)), bytes))
 }
@@ -158,14 +183,14 @@ fn load_vector(
 
 fn load_matrix(
     device: &Device,
+    pool: &mut Pool,
     key: &WeightKey,
     source: &dyn WeightSource,
-    form: Form,
-    dims: [usize; 3],
+    (form, dims): (Form, [usize; 3]),
 ) -> Result<Matrix, BackendError> {
     let [experts, outputs, cols] = dims;
     let rows = experts * outputs;
-    let shards = make_shards(device, key, form, dims)?;
+    let shards = make_shards(device, pool, key, form, dims)?;
     let dtype = source.dtype();
     each_part(key, source, [rows, cols], |part, before, row_bytes| {
         for jobs in batches(&shards, before..before + part.bytes.len() / row_bytes) {
@@ -185,6 +210,7 @@ fn load_matrix(
 /// Buffers for so many rows as fit each: all of them, whole experts, or rows of a matrix.
 fn make_shards(
     device: &Device,
+    pool: &mut Pool,
     key: &WeightKey,
     form: Form,
     [experts, outputs, cols]: [usize; 3],
@@ -192,9 +218,9 @@ fn make_shards(
     let unit = if experts > 1 { outputs } else { 1 };
     let limit = usize::try_from(device.shard_bytes()).unwrap_or(usize::MAX);
     let rows = experts * outputs;
-    // Parts end on multiples of 16 bytes.
-    let row_bytes = Layout::row_bytes(form, cols);
-    let at_once = limit.saturating_sub(64) / row_bytes / unit * unit;
+    let layout = Layout::new(form, cols);
+    let row_bytes = layout.words * 4;
+    let at_once = limit / row_bytes / unit * unit;
     if at_once == 0 {
         let what = if experts > 1 { "an expert" } else { "a row" };
         let what = format!("{what} of weight `{}`, of which this device binds {limit} at most", key.name);
@@ -203,8 +229,8 @@ fn make_shards(
     let what = format!("weight `{}`", key.name);
     let shard = |first: usize| {
         let rows = first..(first + at_once).min(rows);
-        let layout = Layout::new(form, rows.len(), cols);
-        Ok(Shard { buffer: device.storage(layout.words * 4, &what)?, rows, layout })
+        let (buffer, first) = pool.take(device, rows.len() * row_bytes, &what)?;
+        Ok(Shard { buffer, first, rows, layout })
     };
     (0..rows).step_by(at_once).map(shard).collect()
 }
@@ -220,7 +246,7 @@ fn batches(shards: &[Shard], rows: Range<usize>) -> Vec<Vec<Job<'_>>> {
     let mut jobs = Vec::new();
     for shard in shards {
         let (start, end) = (rows.start.max(shard.rows.start), rows.end.min(shard.rows.end));
-        let at_once = (WORDS_AT_ONCE / shard.layout.row_words().max(1)).max(1);
+        let at_once = (WORDS_AT_ONCE / shard.layout.words).max(1);
         jobs.extend(
             (start..end).step_by(at_once).map(|first| Job { shard, rows: first..(first + at_once).min(end) }),
         );
@@ -262,18 +288,9 @@ fn pack<'a, 'b>(
 
 /// Queues writing packed rows.
 fn write(device: &Device, packed: &[(&Job, Packed)]) {
-    for (Job { shard, rows }, Packed { codes, scales, supers, factors }) in packed {
-        let layout = shard.layout;
-        let first = rows.start - shard.rows.start;
-        let parts = [
-            (0, layout.row_words(), codes),
-            (layout.scales, layout.scale_words, scales),
-            (layout.supers, layout.super_words, supers),
-            (layout.factors, 1, factors),
-        ];
-        for (start, row_words, words) in parts {
-            device.write(&shard.buffer, (start + first * row_words) as u64, words);
-        }
+    for (Job { shard, rows }, Packed { words, .. }) in packed {
+        let row = u64::from(shard.first) * 4 + ((rows.start - shard.rows.start) * shard.layout.words) as u64;
+        device.write(&shard.buffer, row, words);
     }
     device.flush();
 }

@@ -84,14 +84,19 @@ impl Launch {
     }
 
     /// The same, left out of some steps.
-    pub fn unless(self, is_out: impl Fn(&StepFacts) -> bool + Send + Sync + 'static) -> Launch {
-        let inner = self.dispatch;
-        let dispatch: Dispatch = Box::new(move |facts, dispatch| {
+    pub fn unless(mut self, is_out: impl Fn(&StepFacts) -> bool + Send + Sync + 'static) -> Launch {
+        self.leave_out(is_out);
+        self
+    }
+
+    /// Leaves it out of some steps.
+    pub fn leave_out(&mut self, is_out: impl Fn(&StepFacts) -> bool + Send + Sync + 'static) {
+        let inner = std::mem::replace(&mut self.dispatch, Box::new(|_, _| ()));
+        self.dispatch = Box::new(move |facts, dispatch| {
             if !is_out(facts) {
                 inner(facts, dispatch);
             }
         });
-        Launch { dispatch, ..self }
     }
 
     /// The same with a shard of a weight.

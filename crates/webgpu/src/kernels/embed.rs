@@ -5,22 +5,16 @@ use mambo_kernel::{BackendError, OpKind, Site};
 use super::binding::{Binding, Launch};
 use super::declaration::{Declaration, TABLE};
 use super::pointwise::{VALUES, source};
-use crate::params::{Params, View, narrow, params};
+use crate::params::{Params, View, WeightRows, narrow, params};
 use crate::source::{Source, Specialisation};
 use crate::stored::{Form, held_as_table};
 
 params! {
     struct EmbedParams {
         out: View,
-        /// The first row of the shard, and how many it has.
+        weights: WeightRows,
+        /// The first row of the shard.
         first: u32,
-        outputs: u32,
-        blocks: u32,
-        scales: u32,
-        scale_words: u32,
-        supers: u32,
-        super_words: u32,
-        factors: u32,
     }
 }
 
@@ -41,18 +35,8 @@ fn bind(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let table = binding.matrix(0, [1, 0, out.cols as usize])?;
     let workgroups = (out.cols as usize).div_ceil(4 * VALUES);
     let launch = |shard: &crate::weights::Shard| {
-        let layout = shard.layout;
-        let params = EmbedParams {
-            out,
-            first: narrow(shard.rows.start),
-            outputs: narrow(shard.rows.len()),
-            blocks: narrow(layout.blocks),
-            scales: narrow(layout.scales),
-            scale_words: narrow(layout.scale_words),
-            supers: narrow(layout.supers),
-            super_words: narrow(layout.super_words),
-            factors: narrow(layout.factors),
-        };
+        let weights = shard.weight_rows(1, 0);
+        let params = EmbedParams { out, weights, first: narrow(shard.rows.start) };
         Launch::by_row(kernel(table.form), &params, workgroups, binding.rows()).reading(&shard.buffer)
     };
     Ok(table.shards.iter().map(launch).collect())

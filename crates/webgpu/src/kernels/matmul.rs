@@ -5,10 +5,11 @@ use mambo_tensor::DType;
 
 use super::binding::{Binding, Launch, rows_grid};
 use super::declaration::{Bind, Declaration, PACKED};
+use super::few::{Few, NormShape};
 use super::pointwise::source;
-use crate::params::{Params, View, narrow, params};
+use crate::params::{Params, View, WeightRows, narrow, params};
 use crate::source::{Source, Specialisation};
-use crate::stored::{BLOCK, Form, arithmetic, held};
+use crate::stored::{Form, arithmetic, held};
 use crate::weights::{Matrix, Shard};
 
 params! {
@@ -17,18 +18,11 @@ params! {
         ids: View,
         residual: View,
         out: View,
+        weights: WeightRows,
         cols: u32,
-        blocks: u32,
-        /// Outputs of the shard (of each expert), the first of them, its experts and the first of those.
-        outputs: u32,
+        /// The first output of the shard, and its first expert.
         first: u32,
-        experts: u32,
         first_expert: u32,
-        scales: u32,
-        scale_words: u32,
-        supers: u32,
-        super_words: u32,
-        factors: u32,
         top_k: u32,
         /// Whether x has a row for every pair, and not for every token.
         x_per_pair: u32,
@@ -47,72 +41,44 @@ source!(FEW, "matmul", MatmulParams);
 source!(MANY, "matmul_tile", MatmulParams);
 source!(SORT, "moe_sort", MoeSortParams);
 
-/// Threads of a workgroup for few rows (`THREADS` in matmul.wgsl), each with so many outputs.
-const FEW_THREADS: usize = 128;
-const THREAD_OUTPUTS: usize = 4;
 /// Outputs of a workgroup for many rows (`OUTPUTS` in matmul_tile.wgsl).
 const TILE_OUTPUTS: usize = 128;
 /// Rows of a tile for many rows, and with experts, which have fewer each.
 const TILE_ROWS: usize = 64;
 const EXPERT_TILE_ROWS: usize = 32;
-/// Rows up to which they are few: beyond, reading weights again for each tile costs more than idle rows of a large one.
+/// Rows up to which they are few: beyond, reading weights again for each tile costs more than idle rows of a large one,
+/// unless there are so few outputs that large tiles would leave most of the device idle.
 const FEW_ROWS: usize = 16;
+const NARROW_OUTPUTS: usize = 256;
+const NARROW_ROWS: usize = 2048;
 /// Tokens up to which pairs are not sorted: hardly two have the same expert.
-const UNSORTED_TOKENS: usize = 8;
+pub(super) const UNSORTED_TOKENS: usize = 8;
 /// Tokens up to which an expert has few of them.
 const FEW_TOKENS: usize = 128;
 /// Experts that sorting counts in a workgroup's memory.
 const MOST_EXPERTS: usize = 1024;
-/// Outputs up to which a workgroup has as few of them as it can, so that there are workgroups enough.
-const FEW_OUTPUTS: usize = 1024;
 
 /// How a product is computed; a value has the same bits in all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// So many rows, threads of a team, and blocks at a time.
-    Few { rows: usize, team: usize, round: usize },
+    Few(Few),
     /// Tiles of so many rows.
-    Many { rows: usize },
+    Many {
+        rows: usize,
+    },
 }
 
 impl Shape {
-    /// The shape for a row, or for the few rows that workgroup memory holds, of so many blocks.
-    fn few(single: bool, blocks: usize, outputs: usize, workgroup_bytes: usize) -> Shape {
-        // Vectors of x and of sums, beside a few words.
-        let fits = |[rows, team, round]: [usize; 3]| {
-            rows * round * 16 * (8 + FEW_THREADS / team) + 256 <= workgroup_bytes
-        };
-        let waste = |team: usize| blocks.next_multiple_of(team) * 7 / 8;
-        let least = blocks.next_multiple_of(32);
-        let teams = [128, 64, 32].into_iter();
-        let is_useful = |team: &usize| waste(*team) <= least || outputs <= FEW_OUTPUTS;
-        let team = match single {
-            true => teams.filter(|team| fits([1, *team, *team])).find(is_useful).unwrap_or(32),
-            false => 32,
-        };
-        let rows = if single {
-            1
-        } else if fits([4, team, team]) {
-            4
-        } else {
-            2
-        };
-        let rounds = (1..=(128 / (rows * team)).max(1)).rev().map(|n| n * team);
-        let whole = blocks.next_multiple_of(team);
-        let round = rounds.filter(|round| *round <= whole).find(|round| fits([rows, team, *round]));
-        Shape::Few { rows, team, round: round.unwrap_or(team) }
-    }
-
     fn rows(self) -> usize {
         match self {
-            Shape::Few { rows, .. } | Shape::Many { rows } => rows,
+            Shape::Few(Few { rows, .. }) | Shape::Many { rows } => rows,
         }
     }
 
     /// Outputs of a workgroup.
     fn outputs(self) -> usize {
         match self {
-            Shape::Few { team, .. } => FEW_THREADS / team * THREAD_OUTPUTS,
+            Shape::Few(few) => few.outputs(),
             Shape::Many { .. } => TILE_OUTPUTS,
         }
     }
@@ -126,9 +92,8 @@ struct Kernel {
     epilogue: Epilogue,
     /// Whether all operands stand on multiples of four words.
     is_aligned: bool,
-    /// Groups of the norm that a single row needs first, and columns of each.
-    norm_groups: usize,
-    norm_size: usize,
+    /// The norm that a single row needs first.
+    norm: NormShape,
 }
 
 impl Kernel {
@@ -137,8 +102,7 @@ impl Kernel {
         has_experts: false,
         epilogue: Epilogue::None,
         is_aligned: false,
-        norm_groups: 0,
-        norm_size: 4,
+        norm: NormShape::NONE,
     };
 
     fn of(self, shape: Shape) -> Specialisation {
@@ -147,32 +111,24 @@ impl Kernel {
             Epilogue::Residual => 2,
             _ => 0,
         };
-        let source = if matches!(shape, Shape::Few { .. }) { &FEW } else { &MANY };
+        let source = if matches!(shape, Shape::Few(_)) { &FEW } else { &MANY };
         let kernel = Specialisation::new(source)
             .choose("WEIGHT", self.form.name())
             .choose("ARENA", if self.is_aligned { "vectors" } else { "words" })
             .define("EXPERTS", usize::from(self.has_experts))
-            .define("EPILOGUE", epilogue)
-            .define("TILE_ROWS", shape.rows());
+            .define("EPILOGUE", epilogue);
         match shape {
-            Shape::Few { rows, team, round } => kernel
-                .define("TEAM", team)
-                .define("ROUND", round)
-                .define("NORM_GROUPS", self.norm_groups)
-                .define("NORM_SIZE", self.norm_size)
-                .define("SQUARES", (self.norm_groups * FEW_THREADS).max(1))
-                .define("X_VECTORS", rows * round * 8)
-                .define("SUM_VECTORS", rows * round * (FEW_THREADS / team)),
-            Shape::Many { rows } => kernel.define("X_VECTORS", 4 * rows),
+            Shape::Few(few) => few.define(kernel, self.norm),
+            Shape::Many { rows } => kernel.define("TILE_ROWS", rows).define("X_VECTORS", 4 * rows),
         }
     }
 
     /// All that tests validate.
     fn all(self) -> impl Iterator<Item = Specialisation> {
         let few = [[true, false], [true, true], [false, false]]
-            .map(|[single, is_short]| Shape::few(single, 84, if is_short { 16 } else { 4096 }, 16 << 10));
+            .map(|[single, is_short]| Few::of(single, 84, if is_short { 16 } else { 4096 }, 16 << 10));
         let many = if self.has_experts { EXPERT_TILE_ROWS } else { TILE_ROWS };
-        let shapes = few.into_iter().chain([Shape::Many { rows: many }]);
+        let shapes = few.into_iter().map(Shape::Few).chain([Shape::Many { rows: many }]);
         let forms = [true, false].map(|is_aligned| Kernel { is_aligned, ..self });
         shapes.flat_map(move |shape| forms.map(|kernel| kernel.of(shape)))
     }
@@ -207,8 +163,7 @@ fn declare_row(
         has_experts,
         epilogue: *epilogue,
         is_aligned: true,
-        norm_groups: 0,
-        norm_size: 4,
+        norm: NormShape::NONE,
     };
     let mut kernels: Vec<_> = used.iter().flat_map(|epilogue| kernel(epilogue).all()).collect();
     if has_experts {
@@ -234,28 +189,20 @@ pub(crate) fn declare() -> Vec<Declaration> {
 /// The parameters of a shard, as of a plain product.
 fn shard_params(binding: &Binding, matrix: &Matrix, shard: &Shard) -> MatmulParams {
     let [experts, outputs, cols] = matrix.dims;
-    let (rows, layout) = (&shard.rows, shard.layout);
     // A shard has whole experts, or some outputs of the only one.
-    let [first_expert, experts, first, outputs] = match experts {
-        1 => [0, 1, rows.start, rows.len()],
-        _ => [rows.start / outputs, rows.len() / outputs, 0, outputs],
+    let [first_expert, first] = match experts {
+        1 => [0, shard.rows.start],
+        _ => [shard.rows.start / outputs, 0],
     };
     MatmulParams {
         x: binding.input(0),
         ids: View::default(),
         residual: View::default(),
         out: binding.output(0),
+        weights: shard.weight_rows(experts, outputs),
         cols: narrow(cols),
-        blocks: narrow(layout.blocks),
-        outputs: narrow(outputs),
         first: narrow(first),
-        experts: narrow(experts),
         first_expert: narrow(first_expert),
-        scales: narrow(layout.scales),
-        scale_words: narrow(layout.scale_words),
-        supers: narrow(layout.supers),
-        super_words: narrow(layout.super_words),
-        factors: narrow(layout.factors),
         top_k: 1,
         x_per_pair: 0,
         sorted: 0,
@@ -267,13 +214,13 @@ fn shard_params(binding: &Binding, matrix: &Matrix, shard: &Shard) -> MatmulPara
 }
 
 /// Whether kernels may see an operand as vectors of four words.
-fn is_aligned(view: View) -> bool {
+pub(super) fn is_aligned(view: View) -> bool {
     view.data.is_multiple_of(4) && view.stride.is_multiple_of(4)
 }
 
 impl MatmulParams {
     fn is_aligned(&self) -> bool {
-        let first_fits = self.first.is_multiple_of(4) || self.experts > 1;
+        let first_fits = self.first.is_multiple_of(4) || self.weights.experts > 1;
         [self.x, self.residual, self.out].into_iter().all(is_aligned) && first_fits
     }
 }
@@ -286,17 +233,9 @@ fn normed(
     params: MatmulParams,
 ) -> (Kernel, MatmulParams) {
     let Some(norm) = binding.norm.filter(|_| is_single) else { return (kernel, params) };
-    let norm_size = params.cols as usize / norm.groups;
+    let shape = NormShape { groups: norm.groups, size: params.cols as usize / norm.groups };
     let params = MatmulParams { x: norm.x, norm: norm.weight, eps: norm.eps, ..params };
-    (Kernel { norm_groups: norm.groups, norm_size, ..kernel }, params)
-}
-
-/// Whether a product of one row can do the norm of its columns, in so many groups.
-pub(crate) fn takes_norm(cols: usize, out: usize, groups: usize, workgroup_bytes: usize) -> bool {
-    let blocks = cols.div_ceil(BLOCK);
-    let Shape::Few { team, round, .. } = Shape::few(true, blocks, out, workgroup_bytes) else { return false };
-    let bytes = round * 16 * (8 + FEW_THREADS / team) + groups * FEW_THREADS * 4 + 256;
-    cols.is_multiple_of(4 * groups) && round >= blocks && bytes <= workgroup_bytes
+    (Kernel { norm: shape, ..kernel }, params)
 }
 
 /// How many of something there are in a step.
@@ -304,7 +243,7 @@ type Count = Box<dyn Fn(&super::binding::StepFacts) -> usize + Send + Sync>;
 
 /// A launch of one shape, of so many tiles of rows; none where there are no tiles.
 fn shaped(kernel: Kernel, shape: Shape, shard: &Shard, params: &MatmulParams, tiles: Count) -> Launch {
-    let x = params.outputs.div_ceil(narrow(shape.outputs()));
+    let x = params.weights.outputs.div_ceil(narrow(shape.outputs()));
     let kernel = Kernel { is_aligned: params.is_aligned(), ..kernel }.of(shape);
     Launch::new(kernel, params, move |facts| rows_grid(x, tiles(facts))).reading(&shard.buffer)
 }
@@ -318,12 +257,13 @@ fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     for shard in &matrix.shards {
         let params =
             MatmulParams { residual: binding.optional_input(1), ..shard_params(binding, matrix, shard) };
-        let (blocks, outputs) = (params.blocks as usize, params.outputs as usize);
-        let few = |single| Shape::few(single, blocks, outputs, binding.workgroup_bytes);
+        let (blocks, outputs) = (params.weights.blocks as usize, params.weights.outputs as usize);
+        let few = |single| Shape::Few(Few::of(single, blocks, outputs, binding.workgroup_bytes));
+        let most_few = if outputs <= NARROW_OUTPUTS { NARROW_ROWS } else { FEW_ROWS };
         let ranges = [
             (1..2, few(true)),
-            (2..FEW_ROWS + 1, few(false)),
-            (FEW_ROWS + 1..usize::MAX, Shape::Many { rows: TILE_ROWS }),
+            (2..most_few + 1, few(false)),
+            (most_few + 1..usize::MAX, Shape::Many { rows: TILE_ROWS }),
         ];
         for (range, shape) in ranges.into_iter().filter(|(range, _)| range.start <= most) {
             let is_single = range.end == 2;
@@ -331,7 +271,6 @@ fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
                 let rows = facts.rows(rows);
                 if range.contains(&rows) { rows.div_ceil(shape.rows()) } else { 0 }
             });
-            let (kernel, params) = normed(binding, is_single, kernel, params);
             let (kernel, params) = normed(binding, is_single, kernel, params);
             launches.push(shaped(kernel, shape, shard, &params, tiles));
         }
@@ -346,7 +285,7 @@ fn bind_moe_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let pairs = binding.max_tokens * top_k;
     let tiles_of = move |pairs: usize, rows: usize| pairs / rows + experts.min(pairs);
     let blocks = matrix.shards[0].layout.blocks;
-    let few = |single| Shape::few(single, blocks, out, binding.workgroup_bytes);
+    let few = |single| Shape::Few(Few::of(single, blocks, out, binding.workgroup_bytes));
     // Pairs alone, at first of one token; sorted, few of each expert; sorted, many.
     let ranges = [
         (1..2, few(true)),

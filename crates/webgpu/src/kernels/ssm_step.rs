@@ -1,17 +1,21 @@
 //! `ssm_step`: two launches where every sequence has one row; else those of the four ops it stands for, with what passes
 //! between them in working memory. Both give the same bits.
 
-use mambo_kernel::{BackendError, Op, OpKind, Phase, Site, SsmDims, StateElem};
+use mambo_kernel::{BackendError, Call, Epilogue, Op, OpKind, Phase, Rows, Site, SsmDims, StateElem};
 
 use super::binding::{Binding, Launch, StepFacts, rows_grid};
 use super::declaration::Declaration;
+use super::few::{Few, NormShape};
+use super::matmul::is_aligned;
 use super::norm::gated_group_norm;
 use super::pointwise::{VALUES, ssm_dt};
 use super::slot::{ODD, RELEASED, SlotView, flatten, head_parts, is_scannable, sized};
 use super::ssm_conv::convolution;
 use super::ssm_scan::scan;
-use crate::params::{Params, View, narrow, params};
+use crate::params::{Params, View, WeightRows, narrow, params};
+use crate::program::Calls;
 use crate::source::{Source, Specialisation};
+use crate::stored::Form;
 
 params! {
     struct StepParams {
@@ -25,6 +29,23 @@ params! {
         d: u32,
         slots: SlotView,
     }
+    struct ProjectedParams {
+        x: View,
+        out: View,
+        c: View,
+        weights: WeightRows,
+        cols: u32,
+        norm: u32,
+        eps: f32,
+        weight: u32,
+        bias: u32,
+        dt_bias: u32,
+        slots: SlotView,
+    }
+}
+
+fn projected_text() -> String {
+    flatten(&ProjectedParams::wgsl())
 }
 
 fn params_text() -> String {
@@ -36,6 +57,11 @@ static COLUMNS: Source = Source {
     text: include_str!("../../kernels/ssm_step_columns.wgsl"),
     params: params_text,
 };
+static PROJECTED: Source = Source {
+    stem: "matmul_columns",
+    text: include_str!("../../kernels/matmul_columns.wgsl"),
+    params: projected_text,
+};
 static SCAN: Source = Source {
     stem: "ssm_step_scan",
     text: include_str!("../../kernels/ssm_step_scan.wgsl"),
@@ -44,6 +70,17 @@ static SCAN: Source = Source {
 
 fn columns_kernel(dims: &SsmDims, elem: StateElem) -> Specialisation {
     sized(Specialisation::new(&COLUMNS), dims, elem).define("TAPS", dims.taps)
+}
+
+fn projected_kernel(
+    form: Form,
+    dims: &SsmDims,
+    elem: StateElem,
+    few: Few,
+    norm: NormShape,
+) -> Specialisation {
+    let kernel = Specialisation::new(&PROJECTED).choose("WEIGHT", form.name()).choose("ARENA", "vectors");
+    few.define(sized(kernel, dims, elem).define("TAPS", dims.taps), norm)
 }
 
 fn scan_kernel(dims: &SsmDims, elem: StateElem, gated: bool) -> Specialisation {
@@ -59,9 +96,18 @@ pub(crate) fn declare() -> Vec<Declaration> {
     let kernels = sizes.flat_map(|(dims, elem)| {
         [columns_kernel(&dims, elem), scan_kernel(&dims, elem, false), scan_kernel(&dims, elem, true)]
     });
-    let declaration = Declaration::new(OpKind::SsmStep, "f32", kernels.collect(), bind);
+    let few = Few::of(true, 64, 10304, 15 << 10);
+    let norms = [NormShape::NONE, NormShape { groups: 1, size: 2048 }];
+    let products = Form::ALL
+        .into_iter()
+        .flat_map(|form| norms.map(|norm| projected_kernel(form, &RELEASED, StateElem::F32, few, norm)));
+    let kernels = kernels.chain(products).collect();
+    let declaration = Declaration::new(OpKind::SsmStep, "f32", kernels, bind);
     vec![declaration.offering(|row| row.accepting(accepts))]
 }
+
+/// Which of a call's launches is the first of single rows.
+pub(crate) const COLUMNS_AT: usize = 0;
 
 /// Rows of the call's own in working memory.
 fn rows(binding: &Binding, cols: usize) -> View {
@@ -74,6 +120,69 @@ fn columns(x: View, first: usize, cols: usize) -> View {
     View { data: x.data + narrow(first), cols: narrow(cols), ..x }
 }
 
+/// What passes between a call's launches, in working memory: convolved columns, dt, outputs before their norm; C.
+fn working_rows(binding: &Binding, dims: &SsmDims) -> [View; 4] {
+    [dims.conv_dim(), dims.heads, dims.inner(), dims.group_state()].map(|cols| rows(binding, cols))
+}
+
+/// Whether a product gives a step its columns, and nothing stands between them.
+pub(crate) fn is_projected(product: &Call, step: &Call) -> bool {
+    matches!(product.op, Op::Matmul { epilogue: Epilogue::None, .. })
+        && matches!(step.op, Op::SsmStep { .. })
+        && step.inputs[0] == product.outputs[0]
+        && product.outputs[0].rows == Rows::TOKENS
+}
+
+/// The product and the first launch of the step after it as one, for a single token; none where they have to run one by one.
+pub(crate) fn bind_projected(calls: &mut Calls, product: usize) -> Result<Option<Launch>, BackendError> {
+    let workgroup_bytes = calls.around.device.info.workgroup_bytes;
+    let binding = calls.of(product + 1)?;
+    let Op::SsmStep { dims, .. } = binding.call.op else { binding.wrong_op() };
+    let [_, _, _, c] = working_rows(&binding, &dims);
+    let (weight, bias) =
+        (binding.vector(0, dims.conv_dim() * dims.taps)?, binding.vector(1, dims.conv_dim())?);
+    let dt_bias = binding.vector(2, dims.heads)?;
+    let pool = binding.slots();
+    let (slots, elem, cache) = (SlotView::of(&pool.layout), pool.layout.elem, pool.buffer.clone());
+    let binding = calls.of(product)?;
+    let cols = binding.call.inputs[0].cols;
+    let Op::Matmul { out, .. } = binding.call.op else { binding.wrong_op() };
+    let matrix = binding.matrix(0, [1, out, cols])?;
+    let [shard] = &matrix.shards[..] else { return Ok(None) };
+    let few = Few::of(true, shard.layout.blocks, out, workgroup_bytes - 128);
+    let (x, norm, shape) = match binding.norm {
+        None => (binding.input(0), None, NormShape::NONE),
+        Some(norm) => (norm.x, Some(norm), NormShape { groups: norm.groups, size: cols / norm.groups }),
+    };
+    let fits = norm.is_none_or(|norm| few.takes_norm(cols, norm.groups, workgroup_bytes - 128));
+    if !fits || ![x, binding.output(0), c].into_iter().all(is_aligned) {
+        return Ok(None);
+    }
+    let params = ProjectedParams {
+        x,
+        out: binding.output(0),
+        c,
+        weights: shard.weight_rows(1, 0),
+        cols: narrow(cols),
+        norm: norm.map_or(0, |norm| norm.weight),
+        eps: norm.map_or(0.0, |norm| norm.eps),
+        weight,
+        bias,
+        dt_bias,
+        slots,
+    };
+    let workgroups = narrow(out.div_ceil(few.outputs()));
+    let kernel = projected_kernel(matrix.form, &dims, elem, few, shape);
+    let launch = Launch::new(
+        kernel,
+        &params,
+        move |facts| {
+            if facts.tokens == 1 { [workgroups, 1, 1] } else { [0; 3] }
+        },
+    );
+    Ok(Some(launch.reading(&shard.buffer).caching(&cache)))
+}
+
 fn bind(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::SsmStep { dims, eps } = binding.call.op else { binding.wrong_op() };
     let SsmDims { heads, taps, groups, .. } = dims;
@@ -81,11 +190,12 @@ fn bind(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let x = binding.input(0);
     let (z, raw) = (columns(x, 0, inner), columns(x, inner, channels));
     let raw_dt = columns(x, inner + channels, heads);
-    let (xbc, dt, y) = (rows(binding, channels), rows(binding, heads), rows(binding, inner));
+    let [xbc, dt, y, c] = working_rows(binding, &dims);
     let conv = [binding.vector(0, channels * taps)?, binding.vector(1, channels)?];
     let dt_bias = binding.vector(2, heads)?;
     let weights = [binding.vector(3, heads)?, binding.vector(4, heads)?];
-    let mut launches = single_rows(binding, &dims, y, [conv[0], conv[1], dt_bias, weights[0], weights[1]]);
+    let mut launches =
+        single_rows(binding, &dims, [y, c], [conv[0], conv[1], dt_bias, weights[0], weights[1]]);
     let mut general = convolution(binding, &dims, false, [raw, xbc], conv);
     let (kernel, params) = ssm_dt(raw_dt, dt, dt_bias);
     general.push(Launch::by_row(kernel, &params, heads.div_ceil(VALUES), binding.rows()));
@@ -103,12 +213,11 @@ fn bind(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
 fn single_rows(
     binding: &Binding,
     dims: &SsmDims,
-    y: View,
+    [y, c]: [View; 2],
     [weight, bias, dt_bias, a, d]: [u32; 5],
 ) -> Vec<Launch> {
     let pool = binding.slots();
     let elem = pool.layout.elem;
-    let c = rows(binding, dims.group_state());
     let params = StepParams {
         x: binding.input(0),
         c,
