@@ -102,18 +102,22 @@ fn beside_program(root: &Path, site: &Path) -> Result<()> {
     if !release.is_dir() {
         return Ok(());
     }
-    let local = release.join("local");
-    if local.exists() {
-        std::fs::remove_dir_all(&local)?;
+    // A server that starts meanwhile finds all of it or nothing.
+    let (local, partial) = (release.join("local"), release.join("local.partial"));
+    if partial.exists() {
+        std::fs::remove_dir_all(&partial)?;
     }
     let mut files = BTreeMap::new();
     list(site, "", &mut files)?;
     for (name, bytes) in files {
-        let path = local.join(name);
-        std::fs::create_dir_all(path.parent().unwrap_or(&local))?;
+        let path = partial.join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(&partial))?;
         std::fs::write(path, bytes)?;
     }
-    Ok(())
+    if local.exists() {
+        std::fs::remove_dir_all(&local)?;
+    }
+    Ok(std::fs::rename(&partial, &local)?)
 }
 
 /// Tells the service worker which files there are, and a version that changes with them.

@@ -1,6 +1,7 @@
 //! Starting and stopping.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
@@ -101,21 +102,31 @@ impl Server {
 
     /// Answers until `stop` is ready, then lets running answers finish for a while.
     pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<(), ServeError> {
-        let grace = self.service.config.grace;
-        let worker = self.service.worker.clone();
-        let limits = Limits::of(&self.service.config);
-        let stop = async move {
-            stop.await;
-            tracing::info!(grace_s = grace.as_secs(), "stopping");
-            worker.stop(grace);
-        };
-        tracing::info!(address = %self.address, model = self.service.model_name(), "listening");
-        let open = Arc::clone(&self.service.metrics);
-        http::serve(self.listener, router(self.service), limits, open, stop, grace + LAST_BYTES).await;
-        if let Some(writer) = self.writer {
-            let _ = tokio::task::spawn_blocking(|| writer.join()).await;
-        }
-        tracing::info!("stopped");
-        Ok(())
+        self.answer(Box::pin(stop)).await
+    }
+
+    /// The same for one type of future and as one: what it does is compiled here, not with each program that runs it.
+    fn answer(
+        self,
+        stop: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ) -> Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>> {
+        Box::pin(async move {
+            let grace = self.service.config.grace;
+            let worker = self.service.worker.clone();
+            let limits = Limits::of(&self.service.config);
+            let stop = async move {
+                stop.await;
+                tracing::info!(grace_s = grace.as_secs(), "stopping");
+                worker.stop(grace);
+            };
+            tracing::info!(address = %self.address, model = self.service.model_name(), "listening");
+            let open = Arc::clone(&self.service.metrics);
+            http::serve(self.listener, router(self.service), limits, open, stop, grace + LAST_BYTES).await;
+            if let Some(writer) = self.writer {
+                let _ = tokio::task::spawn_blocking(|| writer.join()).await;
+            }
+            tracing::info!("stopped");
+            Ok(())
+        })
     }
 }

@@ -1,4 +1,8 @@
 //! Vector operations in plain Rust: runs everywhere and defines the results the others must match.
+//!
+//! On x86-64 these are for CPUs of before 2013 and for tests. Without vectors for them, long operations would be most of
+//! the machine code of this crate and of the time to compile it, so there they are functions.
+#![allow(unsafe_code)]
 
 use half::{bf16, f16};
 
@@ -26,6 +30,21 @@ fn shift16(v: [u8; 64], f: impl Fn(u16) -> u16) -> [u8; 64] {
         out[2 * i..2 * i + 2].copy_from_slice(&bytes);
     }
     out
+}
+
+/// Adds products to `c`, rounded once.
+#[inline(always)]
+fn add_products(c: &mut [f32; LANES], a: &[f32; LANES], b: &[f32; LANES]) {
+    for ((c, a), b) in c.iter_mut().zip(a).zip(b) {
+        *c = a.mul_add(*b, *c);
+    }
+}
+
+/// The same on a CPU that has instructions for it, which without are calls.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx,fma")]
+fn add_products_fma(c: &mut [f32; LANES], a: &[f32; LANES], b: &[f32; LANES]) {
+    add_products(c, a, b);
 }
 
 impl Simd for Portable {
@@ -59,15 +78,18 @@ impl Simd for Portable {
             *o = v.to_le_bytes();
         }
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn load_f16(x: &[u8; 2 * LANES]) -> Self::F {
         std::array::from_fn(|i| f16::from_le_bytes(pair(x, i)).to_f32())
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn load_bf16(x: &[u8; 2 * LANES]) -> Self::F {
         std::array::from_fn(|i| bf16::from_le_bytes(pair(x, i)).to_f32())
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn store_f16(v: Self::F, out: &mut [u8; 2 * LANES]) {
         for (o, v) in out.as_chunks_mut::<2>().0.iter_mut().zip(v) {
             *o = f16::from_f32(v).to_le_bytes();
@@ -98,9 +120,17 @@ impl Simd for Portable {
     fn div(a: Self::F, b: Self::F) -> Self::F {
         map2(a, b, |a, b| a / b)
     }
-    #[inline(always)]
-    fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
+    fn fma(a: Self::F, b: Self::F, mut c: Self::F) -> Self::F {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("fma") && std::arch::is_x86_feature_detected!("avx") {
+            // SAFETY: the CPU has both.
+            unsafe { add_products_fma(&mut c, &a, &b) };
+            return c;
+        }
+        add_products(&mut c, &a, &b);
+        c
     }
     #[inline(always)]
     fn max(a: Self::F, b: Self::F) -> Self::F {
@@ -110,7 +140,8 @@ impl Simd for Portable {
     fn min(a: Self::F, b: Self::F) -> Self::F {
         map2(a, b, |a, b| if a < b { a } else { b })
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn round(v: Self::F) -> Self::F {
         v.map(f32::round_ties_even)
     }
@@ -118,7 +149,8 @@ impl Simd for Portable {
     fn select_gt(a: Self::F, b: Self::F, x: Self::F, y: Self::F) -> Self::F {
         std::array::from_fn(|i| if a[i] > b[i] { x[i] } else { y[i] })
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn first(n: usize, a: Self::F, b: Self::F) -> Self::F {
         std::array::from_fn(|i| if i < n { a[i] } else { b[i] })
     }
@@ -126,7 +158,8 @@ impl Simd for Portable {
     fn load_u8_int(x: &[u8; LANES]) -> Self::I {
         x.map(i32::from)
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn look_up(table: &[f32; LANES], index: Self::I) -> Self::F {
         index.map(|i| table[i as usize & 15])
     }
@@ -175,7 +208,8 @@ impl Simd for Portable {
     fn isar<const N: u32>(v: Self::I) -> Self::I {
         v.map(|v| v >> N)
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn to_int(v: Self::F) -> Self::I {
         v.map(|v| v.round_ties_even() as i32)
     }
@@ -242,7 +276,8 @@ impl Simd for Portable {
     fn wsplat(v: u16) -> Self::B {
         shift16([0; 64], |_| v)
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn lower_exponents(from: Self::B, steps: Self::B) -> Self::B {
         let mut out = [0; 64];
         for i in 0..32 {
@@ -253,20 +288,24 @@ impl Simd for Portable {
         }
         out
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn widen_pairs(pairs: Self::B) -> (Self::F, Self::F) {
         let half = |i: usize| f32::from_bits(u32::from(u16::from_le_bytes(pair(&pairs, i))) << 16);
         (std::array::from_fn(|i| half(2 * i)), std::array::from_fn(|i| half(2 * i + 1)))
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn blook_up(table: &[u8; LANES], index: Self::B) -> Self::B {
         index.map(|i| table[usize::from(i & 15)])
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn blook_up_wide(table: &[u16; 256], index: Self::B) -> (Self::B, Self::B) {
         look_up_bytes(table, &index).into()
     }
-    #[inline(always)]
+    #[cfg_attr(target_arch = "x86_64", inline(never))]
+    #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
     fn dot(acc: Self::I, codes: Self::B, x: i32) -> Self::I {
         let x = x.to_ne_bytes().map(|x| i32::from(x as i8));
         std::array::from_fn(|r| (0..4).fold(acc[r], |acc, b| acc + i32::from(codes[4 * r + b]) * x[b]))
