@@ -33,6 +33,9 @@ c_struct! {
         eps: f32,
         /// Sums of squares that the blocks of `ssm_row` leave, by row and piece.
         sums: Ptr<f32>,
+        /// Where the next kernel normalises the row: raw columns of B and C that it is to keep, and the address for them.
+        raw: Ptr<f32>,
+        raw_at: Ptr<u64>,
     }
 }
 
@@ -131,26 +134,76 @@ fn params(binding: &Binding) -> Result<(SsmDims, SsmStepParams), BackendError> {
         rounded_kind,
         eps,
         sums: Ptr::NULL,
+        raw: Ptr::NULL,
+        raw_at: Ptr::NULL,
     };
     Ok((dims, params))
 }
 
-fn bind_rows(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
-    let (dims, params) = params(binding)?;
-    let (tokens, layout) = (binding.bucket.tokens, binding.slots().layout);
+/// Whether `ssm_row` can run a step of so many tokens.
+fn fits_rows(binding: &Binding) -> bool {
     // Vectors of four are read of the rows.
-    if tokens > MOST_ROWS
-        || !layout.chunks.is_power_of_two()
-        || !binding.call.inputs.iter().chain(&binding.call.outputs).all(is_in_fours)
-    {
+    binding.bucket.tokens <= MOST_ROWS
+        && binding.slots().layout.chunks.is_power_of_two()
+        && binding.call.inputs.iter().chain(&binding.call.outputs).all(is_in_fours)
+}
+
+fn row_launch(binding: &Binding, dims: &SsmDims, params: &SsmStepParams) -> Launch {
+    Launch::new(row_kernel(dims, binding.slots().layout.elem), params)
+        .grid([head_blocks(dims), binding.bucket.tokens as u32, 1])
+        .block(chunk_threads(dims))
+        .shared(row_shared_bytes(dims))
+}
+
+fn bind_rows(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
+    if !fits_rows(binding) {
         return bind(binding);
     }
-    let sums = binding.scratch(tokens * dims.inner() / NORM_PIECE * size_of::<f32>()).cast();
-    let launch = Launch::new(row_kernel(&dims, layout.elem), &SsmStepParams { sums, ..params })
-        .grid([head_blocks(&dims), tokens as u32, 1])
-        .block(chunk_threads(&dims))
-        .shared(row_shared_bytes(&dims));
-    Ok(vec![launch])
+    let (dims, params) = params(binding)?;
+    let sums = binding.bucket.tokens * dims.inner() / NORM_PIECE * size_of::<f32>();
+    let sums = binding.scratch(sums).cast();
+    Ok(vec![row_launch(binding, &dims, &SsmStepParams { sums, ..params })])
+}
+
+/// What `ssm_row` leaves of one row to a kernel that normalises it.
+pub(super) struct Gated {
+    pub launch: Launch,
+    pub values: Ptr<f32>,
+    pub norm: Ptr<f32>,
+    pub sums: Ptr<f32>,
+    pub raw: Ptr<f32>,
+    pub raw_at: Ptr<u64>,
+    pub raw_cols: u32,
+    pub cols: u32,
+    pub groups: usize,
+    pub eps: f32,
+}
+
+/// `ssm_row` of one token without its norm; none where it does not run.
+pub(super) fn bind_gated(binding: &Binding) -> Result<Option<Gated>, BackendError> {
+    let (dims, params) = params(binding)?;
+    if binding.bucket.tokens != 1 || !is_even(&dims) || !fits_rows(binding) {
+        return Ok(None);
+    }
+    let floats = |count: usize| binding.scratch(count * size_of::<f32>());
+    let raw_cols = 2 * dims.group_state();
+    let (sums, raw, raw_at) =
+        (floats(dims.inner() / NORM_PIECE).cast(), floats(raw_cols).cast(), floats(2).cast());
+    // Others may have the output's place when the next kernel reads it.
+    let out = View { data: floats(dims.inner()), ..params.out };
+    let params = SsmStepParams { sums, raw, raw_at, out, ..params };
+    Ok(Some(Gated {
+        launch: row_launch(binding, &dims, &params),
+        values: out.data.cast(),
+        norm: params.norm,
+        sums,
+        raw,
+        raw_at,
+        raw_cols: raw_cols as u32,
+        cols: params.out.cols,
+        groups: dims.groups,
+        eps: params.eps,
+    }))
 }
 
 fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
