@@ -4,6 +4,7 @@
 
 mod emulated;
 
+use std::collections::HashMap;
 use std::process::ExitCode;
 
 use mambo_cuda::{CudaBackend, CudaError, CudaOptions};
@@ -162,7 +163,7 @@ fn subjects() -> Vec<Subject> {
         output: (2, cols),
         hides: &[1],
         // Over the end of a chunk.
-        saves: vec![(1, 0)],
+        saves: vec![(1, 0), (3, 0), (MOST_TOKENS, 0)],
         steps: 35,
     };
     let widths = [(224, DType::Q4_0), (608, DType::Q8_0), (1632, DType::Q4_0)];
@@ -291,6 +292,7 @@ fn check(backend: &mut CudaBackend, subject: &Subject) -> Result<(), String> {
     let parts = compile(backend, &subject.graph, &all, subject.dtype)?;
     let caches = CacheLayout { state_layers: vec![MIXER], slots: 2 * MOST_TOKENS, ..CacheLayout::default() };
     backend.create_caches(&caches).map_err(|error| error.to_string())?;
+    let mut firsts: HashMap<u32, Vec<f32>> = HashMap::new();
     for &(tokens, saved) in &subject.saves {
         let counts = [fused, parts].map(|id| backend.launch_count(id, tokens).expect("it was compiled"));
         if counts[0] + saved > counts[1] {
@@ -310,6 +312,11 @@ fn check(backend: &mut CudaBackend, subject: &Subject) -> Result<(), String> {
                     "{tokens} tokens, step {step}: value {col} of row {row} is {} instead of {}",
                     got[at], want[at]
                 ));
+            }
+            // The first row alone and in company.
+            let first = firsts.entry(step).or_insert_with(|| got[..cols].to_vec());
+            if first.iter().zip(&got).any(|(a, b)| a.to_bits() != b.to_bits()) {
+                return Err(format!("{tokens} tokens, step {step}: the first row is not what it is alone"));
             }
         }
     }

@@ -36,6 +36,9 @@ c_struct! {
         /// Where the next kernel normalises the row: raw columns of B and C that it is to keep, and the address for them.
         raw: Ptr<f32>,
         raw_at: Ptr<u64>,
+        /// Whether another kernel normalises rows.
+        is_normed_apart: u32,
+        unused: u32,
     }
 }
 
@@ -53,6 +56,9 @@ static ROW: Source = Source {
 
 /// Most sequences of a step that `ssm_row` counts the blocks of.
 const MOST_ROWS: usize = 1024;
+
+/// Rows from which a kernel that normalises them takes less than the arrivals that it replaces.
+const NORMED_APART: usize = 16;
 
 /// Taps that a thread reads at once.
 const MOST_TAPS: usize = 8;
@@ -75,16 +81,22 @@ fn row_shared_bytes(dims: &SsmDims) -> u32 {
     (SSM_CHUNK * (4 * (dims.state + 8) + 4 * (PART_CHANNELS + 8) + 8)) as u32
 }
 
-fn row_kernel(dims: &SsmDims, elem: StateElem) -> Specialisation {
-    let kernel = sized(Specialisation::new(&ROW, "ssm_row"), dims, elem, chunk_shared_bytes(dims));
+fn row_kernel(entry: &'static str, dims: &SsmDims, elem: StateElem) -> Specialisation {
+    let kernel = sized(Specialisation::new(&ROW, entry), dims, elem, chunk_shared_bytes(dims));
     let kernel = kernel.define("TAPS", dims.taps).define("MOST_ROWS", MOST_ROWS);
-    kernel.define("ROW_SHARED_BYTES", row_shared_bytes(dims)).expecting(Expects::Mma)
+    kernel.define("ROW_SHARED_BYTES", row_shared_bytes(dims))
+}
+
+/// The kernels of steps of one token per sequence.
+fn row_kernels(dims: &SsmDims, elem: StateElem) -> [Specialisation; 2] {
+    let row = row_kernel("ssm_row", dims, elem).expecting(Expects::Mma);
+    [row, row_kernel("ssm_row_finish", dims, elem)]
 }
 
 /// The kernels of these sizes, for states of every type.
 pub(crate) fn sizes(dims: &SsmDims) -> Vec<Specialisation> {
-    let rows = StateElem::ALL.map(|elem| row_kernel(dims, elem));
-    [StateElem::ALL.map(|elem| both(dims, elem)).concat(), rows.to_vec()].concat()
+    let rows = StateElem::ALL.map(|elem| row_kernels(dims, elem)).concat();
+    [StateElem::ALL.map(|elem| both(dims, elem)).concat(), rows].concat()
 }
 
 fn both(dims: &SsmDims, elem: StateElem) -> [Specialisation; 2] {
@@ -105,7 +117,7 @@ pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
         let is_even = matches!(site.op, Op::SsmStep { dims, .. } if is_even(dims));
         is_even && site.phase == Phase::Decode && accepts(site)
     };
-    let rows = StateElem::ALL.map(|elem| row_kernel(&RELEASED, elem)).to_vec();
+    let rows = StateElem::ALL.map(|elem| row_kernels(&RELEASED, elem)).concat();
     let segments =
         [StateElem::ALL.map(|elem| both(&RELEASED, elem)).concat(), both(&ODD, StateElem::F16).to_vec()];
     vec![
@@ -136,6 +148,8 @@ fn params(binding: &Binding) -> Result<(SsmDims, SsmStepParams), BackendError> {
         sums: Ptr::NULL,
         raw: Ptr::NULL,
         raw_at: Ptr::NULL,
+        is_normed_apart: 0,
+        unused: 0,
     };
     Ok((dims, params))
 }
@@ -149,7 +163,7 @@ fn fits_rows(binding: &Binding) -> bool {
 }
 
 fn row_launch(binding: &Binding, dims: &SsmDims, params: &SsmStepParams) -> Launch {
-    Launch::new(row_kernel(dims, binding.slots().layout.elem), params)
+    Launch::new(row_kernel("ssm_row", dims, binding.slots().layout.elem), params)
         .grid([head_blocks(dims), binding.bucket.tokens as u32, 1])
         .block(chunk_threads(dims))
         .shared(row_shared_bytes(dims))
@@ -162,7 +176,16 @@ fn bind_rows(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
     let (dims, params) = params(binding)?;
     let sums = binding.bucket.tokens * dims.inner() / NORM_PIECE * size_of::<f32>();
     let sums = binding.scratch(sums).cast();
-    Ok(vec![row_launch(binding, &dims, &SsmStepParams { sums, ..params })])
+    let tokens = binding.bucket.tokens;
+    let is_normed_apart = tokens >= NORMED_APART;
+    let params = SsmStepParams { sums, is_normed_apart: u32::from(is_normed_apart), ..params };
+    let row = row_launch(binding, &dims, &params);
+    if !is_normed_apart {
+        return Ok(vec![row]);
+    }
+    let finish = row_kernel("ssm_row_finish", &dims, binding.slots().layout.elem);
+    let finish = Launch::new(finish, &params).grid([tokens as u32, 1, 1]).block(chunk_threads(&dims));
+    Ok(vec![row, finish])
 }
 
 /// What `ssm_row` leaves of one row to a kernel that normalises it.
@@ -191,7 +214,7 @@ pub(super) fn bind_gated(binding: &Binding) -> Result<Option<Gated>, BackendErro
         (floats(dims.inner() / NORM_PIECE).cast(), floats(raw_cols).cast(), floats(2).cast());
     // Others may have the output's place when the next kernel reads it.
     let out = View { data: floats(dims.inner()), ..params.out };
-    let params = SsmStepParams { sums, raw, raw_at, out, ..params };
+    let params = SsmStepParams { sums, raw, raw_at, out, is_normed_apart: 1, ..params };
     Ok(Some(Gated {
         launch: row_launch(binding, &dims, &params),
         values: out.data.cast(),
