@@ -18,6 +18,21 @@ DEVICE void multiply_tile(u32 weights_at, u32 lane, u32 x, u32 part_bytes, float
     }
 }
 
+// Adds up the products of tiles that follow each other with the rows that start at x, of which lanes name their own.
+DEVICE void multiply_tiles(u32 at, u32 count, u32 lane, u32 x, u32 part_bytes, float (&sums)[PARTS][4]) {
+    u32 i = 0;
+    // Several tiles without branches, so that some are unpacked while others are multiplied.
+    for (; i + 4 <= count; i += 4)
+#pragma unroll
+        for (int j = 0; j < 4; j++) multiply_tile(at + (i + j) * TILE_BYTES, lane, x + (i + j) * (2 * TILE_COLS), part_bytes, sums);
+    if (i + 2 <= count) {
+#pragma unroll
+        for (int j = 0; j < 2; j++) multiply_tile(at + (i + j) * TILE_BYTES, lane, x + (i + j) * (2 * TILE_COLS), part_bytes, sums);
+        i += 2;
+    }
+    if (i < count) multiply_tile(at + i * TILE_BYTES, lane, x + i * (2 * TILE_COLS), part_bytes, sums);
+}
+
 // The slice's weights, brought to shared memory by one copy that may be on its way before anything else is known.
 struct Chain {
     // Tiles before the slice and of it, where its weights come to, and the barrier of their copy with its phase.
@@ -37,18 +52,7 @@ struct Chain {
     }
     // Adds up the slice's products with the rows that start at x, of which lanes name their own.
     DEVICE void multiply(u32 x, u32 part_bytes, float (&sums)[PARTS][4]) const {
-        u32 i = 0;
-        x += first * (2 * TILE_COLS);
-        // Several tiles without branches, so that some are unpacked while others are multiplied.
-        for (; i + 4 <= count; i += 4)
-#pragma unroll
-            for (int j = 0; j < 4; j++) multiply_tile(at + (i + j) * TILE_BYTES, lane, x + (i + j) * (2 * TILE_COLS), part_bytes, sums);
-        if (i + 2 <= count) {
-#pragma unroll
-            for (int j = 0; j < 2; j++) multiply_tile(at + (i + j) * TILE_BYTES, lane, x + (i + j) * (2 * TILE_COLS), part_bytes, sums);
-            i += 2;
-        }
-        if (i < count) multiply_tile(at + i * TILE_BYTES, lane, x + i * (2 * TILE_COLS), part_bytes, sums);
+        multiply_tiles(at, count, lane, x + first * (2 * TILE_COLS), part_bytes, sums);
     }
 };
 

@@ -1,8 +1,8 @@
-// What the three kernels of a fused layer of experts share (src/kernels/experts/): rows grouped by expert.
+// What the kernels of a fused layer of experts share (src/kernels/experts/): rows grouped by expert.
 //
 // A tile of rows is TILE_WORDS words: the expert, the number of rows, and each row's place among the pairs of token and
-// chosen expert. The first kernel writes tiles, the others read them; the last one before its wait, which is allowed
-// because the second lets it start only when the first has ended.
+// chosen expert. The first kernel writes tiles, those of products read them; that of products down before its wait, which
+// is allowed because the one before lets it start only when the first has ended.
 #pragma once
 #include "common.cuh"
 
@@ -10,14 +10,6 @@
 
 // -DROWS: the most rows of a tile, at most 4.
 #ifdef ROWS
-// Blocks of products that a multiprocessor is to run at once: more rows take more shared memory, and registers of older
-// architectures suffice for fewer.
-#if __CUDA_ARCH__ >= 900
-#define BLOCKS (ROWS == 1 ? 4 : 3)
-#else
-#define BLOCKS 3
-#endif
-
 struct ExpertTile {
     u32 expert, count;
     u32 rows[4];
@@ -36,13 +28,6 @@ struct ExpertTile {
         count = first < tokens ? min(tokens - first, (u32)ROWS) : 0;
 #pragma unroll
         for (u32 r = 0; r < ROWS; r++) rows[r] = first + r;
-    }
-    // The place of row r, or of the last one.
-    DEVICE u32 row(u32 r) const {
-        u32 last = min(r, count - 1);
-        if (ROWS == 1 || last == 0) return rows[0];
-        if (ROWS == 2 || last == 1) return rows[1];
-        return last == 2 ? rows[2] : rows[3];
     }
 };
 #endif

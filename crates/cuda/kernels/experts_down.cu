@@ -1,156 +1,67 @@
-// Third kernel of a fused layer of experts: the products down, their weighted sum, and what is added to it.
+// Third kernel of a fused layer of experts: the products down of the shared expert and of the chosen ones, which
+// experts_sum adds up.
 //
-// A block has two units of 16 outputs of a chosen expert and up to four rows, or one of the shared expert, which is wider;
-// four warps share a unit, a slice of the columns each, whose weights are on their way before the inputs are ready. Rows
-// are rounded as they are brought to shared memory. The last block of two units adds everything up, in the order of
-// moe_combine and of the product that would have followed it.
-// Bytes: the weights of each chosen expert once per four rows. FLOPs: 2 per weight and row.
-#include "chain.cuh"
-#include "experts.cuh"
+// Weights are on their way before the inputs are ready (experts_ring.cuh). Rows are rounded as they are brought to shared
+// memory.
+// Bytes: the weights of each chosen expert once per ROWS rows. FLOPs: 2 per weight and row.
+#include "experts_ring.cuh"
+#include "experts_round.cuh"
 
-#define UNITS 2
-#define THREADS (UNITS * SLICES * 32)
-#define PAIR_COLS (UNITS * TILE_ROWS)
-
-// Values of a row that a thread loads before it rounds any.
-#define AT_ONCE (4 / ROWS)
-
-// Rounds rows of f32, whose largest magnitudes are known, to f16 in shared memory, with zeros up to whole tiles.
-DEVICE void round_rows(u8* to, u32 stride, const float* from, const u32* largest, const ExpertTile& tile, u32 cols, u32 col_tiles) {
-    float inverse[ROWS];
-#pragma unroll
-    for (u32 r = 0; r < ROWS; r++)
-        inverse[r] = f16_inverse_scale(f16_scale(__uint_as_float(load_fresh(largest + tile.row(r)))));
-    const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (u32 start = threadIdx.x * 4; start < col_tiles * TILE_COLS; start += AT_ONCE * THREADS * 4) {
-        // A latency for all of it.
-        float4 values[ROWS][AT_ONCE];
-#pragma unroll
-        for (u32 r = 0; r < ROWS; r++)
-#pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) {
-                u32 at = start + i * THREADS * 4;
-                bool exists = r < tile.count && at < cols;
-                values[r][i] = exists ? *(const float4*)(from + (u64)tile.rows[r] * cols + at) : zeros;
-            }
-#pragma unroll
-        for (u32 r = 0; r < ROWS; r++)
-#pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) {
-                u32 at = start + i * THREADS * 4;
-                if (r >= tile.count || at >= col_tiles * TILE_COLS) continue;
-                u32* words = (u32*)(to + r * stride + 2 * at);
-                float4 v = values[r][i];
-                words[0] = f16_pair(__fmul_rn(v.x, inverse[r]), __fmul_rn(v.y, inverse[r]));
-                words[1] = f16_pair(__fmul_rn(v.z, inverse[r]), __fmul_rn(v.w, inverse[r]));
-            }
-    }
-}
-
-// Adds what all blocks left for two units of every row.
-DEVICE void add_up(const ExpertsDownParams& p, u32 pair, u32 rows) {
-    u32 col = pair * PAIR_COLS + threadIdx.x % PAIR_COLS, cols = p.out.cols;
-    if (col >= cols) return;
-    for (u32 row = threadIdx.x / PAIR_COLS; row < rows; row += THREADS / PAIR_COLS) {
-        float residual = p.residual[(u64)row * cols + col];
-        float shared = __uint_as_float(load_fresh(p.shared_out + (u64)row * cols + col));
-        // Terms that do not exist are zeros with weight zero.
-        float sum = 0.0f;
-        for (u32 first = 0; first < p.top_k; first += 8) {
-            float y[8], weight[8];
-#pragma unroll
-            for (u32 j = 0; j < 8; j++) {
-                bool exists = first + j < p.top_k;
-                u32 at = row * p.top_k + first + j;
-                y[j] = exists ? __uint_as_float(load_fresh(p.routed_out + (u64)at * cols + col)) : 0.0f;
-                weight[j] = exists ? p.pair_weights[at] : 0.0f;
-            }
-#pragma unroll
-            for (u32 j = 0; j < 8; j++) sum = fmaf(weight[j], y[j], sum);
-        }
-        f32_row(p.out, row)[col] = __fadd_rn(shared, __fadd_rn(sum, residual));
-    }
-}
-
-// Adds the slices of a tile's rows, and stores them for whoever adds everything up.
-DEVICE void finish(const ExpertsDownParams& p, const ExpertTile& tile, const float* sums, bool is_shared, u32 unit, float factor, float scale) {
-    u32 thread = threadIdx.x % (SLICES * 32), out = thread % TILE_ROWS, own = thread / TILE_ROWS;
-    u32 col = unit * TILE_ROWS + out, cols = p.out.cols;
-    if (own >= tile.count || col >= cols) return;
-    u32 row = tile.row(own);
-    (is_shared ? p.shared_out : p.routed_out)[(u64)row * cols + col] = add_slices(sums, ROWS, own, out) * factor * scale;
+// Adds the slices of an item's rows, and stores them.
+DEVICE void finish(const ExpertsDownParams& p, const Segment& segment, const float* sums, u32 col, float factor) {
+    u32 thread = threadIdx.x % GROUP_THREADS, out = thread % TILE_ROWS, own = thread / TILE_ROWS;
+    if (own >= segment.count || col >= p.out.cols) return;
+    float value = add_slices(sums, ROWS, own, out) * factor * segment.scales[own];
+    (segment.is_shared ? p.shared_out : p.routed_out)[(u64)segment.places[own] * p.out.cols + col] = value;
 }
 
 KERNEL __launch_bounds__(THREADS, BLOCKS) experts_down(const __grid_constant__ ExpertsDownParams p) {
-    extern __shared__ __align__(128) u8 memory[];  // weights of all units, rows, sums
-    __shared__ u64 barriers[UNITS * SLICES];
-    __shared__ u32 arrived;
+    extern __shared__ __align__(128) u8 memory[];  // rings of all warps, rows, two sets of sums
+    __shared__ u64 barriers[GROUPS * SLICES][MOST_STAGES];
+    __shared__ Share share;
+    __shared__ Segment segment;
     u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, group = warp / SLICES, slice = warp % SLICES;
-    bool is_shared = blockIdx.x < p.shared.units * p.shared_tiles;
-    ExpertWeights weights = is_shared ? p.shared : p.routed;
-    u32 index = is_shared ? blockIdx.x : blockIdx.x - p.shared.units * p.shared_tiles;
-    u32 blocks = is_shared ? weights.units : p.routed_blocks;
-    u32 tile_index = index / blocks, unit = is_shared ? index % blocks : index % blocks * UNITS + group;
-    bool has_unit = unit < weights.units && !(is_shared && group > 0);
-    u32 value_bytes = 2 * TILE_COLS * weights.col_tiles, stride = value_bytes + 16, unit_bytes = weights.col_tiles * TILE_BYTES;
-    Chain chain;
-    chain.of_slice(slice, weights.col_tiles, has_unit);
-    chain.at = shared_address(memory) + (is_shared ? 0 : group * unit_bytes) + chain.first * TILE_BYTES;
-    chain.barrier = shared_address(&barriers[warp]), chain.lane = lane, chain.parity = 0;
-    float* sums_at = (float*)(memory + p.sums_at) + group * SLICES * ROWS * SUMS_STRIDE;
-    if (lane == 0) barrier_init(chain.barrier, COPY_ARRIVALS);
-    barrier_init_fence();
-    __syncwarp();
+    u32 warp_bytes = p.streams.warp_tiles * TILE_BYTES;
+    u32 x_at = GROUPS * SLICES * warp_bytes, group_sums = SLICES * ROWS * SUMS_STRIDE;
+    float* sums_at = (float*)(memory + p.streams.sums_at) + group * 2 * group_sums;
+    Ring ring;
+    ring.begin(p.streams, shared_address(memory) + warp * warp_bytes, barriers[warp]);
     start_dependents();
     // Which experts were chosen is known already (experts.cuh).
-    ExpertTile tile;
-    u32 tile_count = load_fresh(p.tile_count);
-    bool is_there = is_shared || tile_index < tile_count;
-    if (is_shared || !is_there) tile.of_tokens(0, 0);
-    else tile.load(p.tiles, tile_index);
-    if (is_there) chain.start(weights.tiles + ((u64)tile.expert * weights.units + unit) * unit_bytes);
-    wait_for_inputs();
-    if (!is_there) return;
-    u32 rows = p.step->rows;
-    if (is_shared) {
-        tile.of_tokens(tile_index * ROWS, rows);
-        if (tile.count == 0) {
-            // Copies must have ended before the block does.
-            chain.wait();
-            return;
-        }
+    if (threadIdx.x == 0) {
+        share.of_shared((p.step->rows + ROWS - 1) / ROWS * p.shared.units);
+        share.and_routed(load_fresh(p.tile_count) * p.routed.units);
     }
-    u32 pair = is_shared ? unit / UNITS : index % blocks;
-    u32 shared_blocks = min(p.shared.units - pair * UNITS, (u32)UNITS) * ((rows + ROWS - 1) / ROWS);
-    // Of many tiles of rows a block has several, one after the other.
-    for (;;) {
-        u64 place = (u64)tile.expert * weights.units + unit;
-        float factor = has_unit ? weights.factors[place * TILE_ROWS + threadIdx.x % TILE_ROWS] : 0.0f;
+    __syncthreads();
+    Feed feed;
+    feed.begin(group);
+    feed.fill(p, share, ring, slice);
+    wait_for_inputs();
+    u32 item = group, parity = 0;
+    for (u32 start = 0; start < share.count; start = segment.end) {
+        ExpertTile tile;
+        segment.of(p, share, start, tile);
+        bool is_shared = share.is_shared(start);
         const float* from = is_shared ? p.shared_x : p.routed_x;
         const u32* largest = is_shared ? p.shared_largest : p.routed_largest;
-        round_rows(memory + p.rows_at, stride, from, largest, tile, is_shared ? p.shared_cols : p.routed_cols, weights.col_tiles);
-        // That of this thread's row.
-        float scale = f16_scale(__uint_as_float(load_fresh(largest + tile.row(threadIdx.x % (SLICES * 32) / TILE_ROWS))));
+        u32 col_tiles = is_shared ? p.shared.col_tiles : p.routed.col_tiles, stride = 2 * TILE_COLS * col_tiles + 16;
+#pragma unroll
+        for (u32 r = 0; r < ROWS; r++)
+            if (threadIdx.x == r && r < tile.count)
+                segment.places[r] = tile.rows[r], segment.scales[r] = f16_scale(__uint_as_float(load_fresh(largest + tile.rows[r])));
+        round_rows<ROWS, THREADS>(memory + x_at, stride, from, largest, tile.rows, tile.count, is_shared ? p.shared_cols : p.routed_cols, col_tiles);
         __syncthreads();
         // Lanes without a row of their own read the last one; their sums are not stored.
-        u32 rows_at = shared_address(memory) + p.rows_at + min(lane & 7, tile.count - 1) * stride + (lane >> 3) * 16;
-        float sums[PARTS][4] = {};
-        chain.wait();
-        chain.multiply(rows_at, value_bytes, sums);
-        // The next weights are on their way while these sums are stored and counted.
-        ExpertTile done = tile;
-        tile_index += p.tiles_at_once;
-        bool goes_on = !is_shared && tile_index < tile_count;
-        if (goes_on) {
-            tile.load(p.tiles, tile_index);
-            chain.parity ^= 1;
-            __syncwarp();
-            chain.start(weights.tiles + ((u64)tile.expert * weights.units + unit) * unit_bytes);
+        u32 rows_at = shared_address(memory) + x_at + min(lane & 7, segment.count - 1) * stride + (lane >> 3) * 16;
+        for (; item < segment.end; item += GROUPS, parity ^= 1) {
+            u32 col = segment.col(item);
+            float factor = segment.factors[col];
+            float sums[PARTS][4] = {};
+            multiply_item(p, share, feed, ring, slice, col_tiles, rows_at, sums);
+            // Two sets of sums, so that a warp may go on while others read.
+            store_sums(sums_at + parity * group_sums, slice, ROWS, lane, sums);
+            barrier_of(group + 1, GROUP_THREADS);
+            finish(p, segment, sums_at + parity * group_sums, col, factor);
         }
-        if (has_unit) store_sums(sums_at, slice, ROWS, lane, sums);
-        unit_barrier(group);
-        if (has_unit) finish(p, done, sums_at, is_shared, unit, factor, scale);
-        if (is_last_of(p.arrivals + pair, tile_count + shared_blocks, arrived)) add_up(p, pair, rows);
-        if (!goes_on) return;
     }
 }

@@ -1,18 +1,16 @@
 // matmul of some rows, more than few and too few to fill the matrix units: y = W x for ROWS rows at a time.
 //
-// A block takes 64 outputs: 16 warps, each a unit of 16 outputs and a slice of the columns. Weights stream through a ring
+// A block takes GROUPS units of 16 outputs: four warps share one, a slice of the columns each. Weights stream through a ring
 // of the warp's own, the first before the kernel's inputs are ready; rows pass through stages that all warps share, which
 // hold one tile of columns of every slice.
-// Bytes: every weight once per ROWS rows, the rows once per 64 outputs, those from L2. FLOPs: 2 per weight and row.
+// Bytes: every weight once per ROWS rows, the rows once per block, those from L2. FLOPs: 2 per weight and row.
 #include "matmul.cuh"
 
-// -DROWS (a multiple of 8), -DCHUNK tiles of weights that are copied at a time.
-#define GROUPS 4
+// -DROWS (a multiple of 8), -DCHUNK tiles of weights that are copied at a time, -DGROUPS, -DX_STAGES.
 #define GROUP_THREADS (32 * SLICES)
 #define THREADS (GROUPS * GROUP_THREADS)
 #define CHUNK_BYTES (CHUNK * TILE_BYTES)
 #define MOST_STAGES 16
-#define X_STAGES 3
 #define X_TILE_BYTES (ROWS * 2 * TILE_COLS)
 #define X_STAGE_BYTES (PARTS * SLICES * X_TILE_BYTES)
 #define PIECES (X_STAGE_BYTES / 16)

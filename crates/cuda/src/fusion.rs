@@ -4,7 +4,7 @@
 use mambo_kernel::{BackendError, Call, Operand, Place, Program, RowBase};
 
 use crate::kernels::binding::Binding;
-use crate::kernels::{experts, normed_matmul};
+use crate::kernels::{experts, gated_matmul, normed_matmul};
 use crate::launch::Launch;
 
 /// Launches by call of the fusion; none where the calls have to run one by one.
@@ -29,6 +29,7 @@ const PATTERNS: &[Pattern] = &[
     Pattern { calls: experts::CALLS, is_found: experts::is_layer, kept: experts::KEPT, bind: experts::bind },
     normed(normed_matmul::MOST_PRODUCTS, &[(1, 0), (2, 0), (3, 0)]),
     normed(2, &[(1, 0), (2, 0)]),
+    Pattern { calls: 2, is_found: gated_matmul::is_gated, kept: &[], bind: gated_matmul::bind },
     normed(1, &[(1, 0)]),
 ];
 

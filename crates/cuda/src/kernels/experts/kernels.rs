@@ -3,22 +3,27 @@
 use mambo_kernel::RouteDims;
 
 use crate::kernels::matmul::{MatmulParams, RowTile, Tiles};
-use crate::params::{CStruct, Ptr, View, c_struct};
+use crate::params::{Ahead, CStruct, Ptr, View, c_struct};
 use crate::source::{Expects, Source, Specialisation};
 use crate::step_table::StepTable;
 
 /// Words of a tile of rows, as kernels/experts.cuh says.
 pub(super) const TILE_WORDS: usize = 8;
-/// The most rows of a tile: that of kernels for one token, for two, and for more.
-pub(super) const ROWS: [usize; 3] = [1, 2, 4];
+/// The most rows of a tile: that of kernels for two tokens, and for more.
+pub(super) const ROWS: [usize; 2] = [2, 4];
 /// The most pairs of token and chosen expert.
 pub(super) const MOST_PAIRS: usize = 512;
 /// Outputs of the router that a block computes.
 pub(super) const ROUTER_OUTPUTS: usize = 4;
-/// Units of outputs of a block of products.
-pub(super) const UNITS: usize = 2;
-/// Threads of it.
-pub(super) const THREADS: u32 = 256;
+/// Most stages of a warp's ring (`MOST_STAGES` in stages.cuh).
+pub(super) const MOST_STAGES: usize = 8;
+/// Warps of a block of products of one row, the units of outputs of one of products up, and the most terms that one of
+/// products down adds up.
+pub(super) const ROW_WARPS: usize = 16;
+pub(super) const ROW_UNITS: usize = 4;
+pub(super) const ROW_TERMS: usize = 32;
+/// Threads of a block that adds up.
+pub(super) const SUM_THREADS: usize = 256;
 
 c_struct! {
     /// What products multiply with: tiles and factors of all experts, and the sizes of one.
@@ -28,6 +33,9 @@ c_struct! {
         pub col_tiles: u32,
         pub units: u32,
     }
+
+    /// How a block streams weights: tiles of a stage, stages and tiles of a warp, and where sums start in shared memory.
+    pub(super) struct Streams { pub stage_tiles: u32, pub stages: u32, pub warp_tiles: u32, pub sums_at: u32 }
 
     pub(super) struct ExpertsRouteParams {
         pub step: Ptr<StepTable>,
@@ -57,7 +65,10 @@ c_struct! {
         pub tile_rows: u32,
         pub eps: f32,
         pub scale: f32,
-        pub unused: u32,
+        /// Whether experts are chosen here: of one row, those who multiply choose.
+        pub chooses: u32,
+        /// What the products down read of the shared expert, of one row.
+        pub ahead: Ahead,
     }
 
     pub(super) struct ExpertsUpParams {
@@ -74,15 +85,18 @@ c_struct! {
         pub routed_largest: Ptr<u32>,
         pub x_stride: u32,
         pub top_k: u32,
-        /// Tiles of rows of the shared expert.
-        pub shared_tiles: u32,
-        /// Blocks of a tile of rows.
-        pub shared_blocks: u32,
-        pub routed_blocks: u32,
         pub shared_cols: u32,
         pub routed_cols: u32,
-        /// Tiles of rows of chosen experts that have blocks of their own.
-        pub tiles_at_once: u32,
+        pub streams: Streams,
+        /// For the choice of one row.
+        pub logits: Ptr<f32>,
+        pub bias: Ptr<f32>,
+        pub ids: View,
+        pub weights: View,
+        pub scale: f32,
+        pub unused: u32,
+        /// What the products down read of the first expert, of one row.
+        pub ahead: Ahead,
     }
 
     pub(super) struct ExpertsDownParams {
@@ -100,18 +114,16 @@ c_struct! {
         pub residual: Ptr<f32>,
         pub shared_out: Ptr<f32>,
         pub routed_out: Ptr<f32>,
-        /// Blocks that have ended, of every two units.
-        pub arrivals: Ptr<u32>,
         pub top_k: u32,
-        pub shared_tiles: u32,
-        pub routed_blocks: u32,
         pub shared_cols: u32,
         pub routed_cols: u32,
-        /// Tiles of rows of chosen experts that have blocks of their own.
-        pub tiles_at_once: u32,
-        /// Where rows and sums start in shared memory.
-        pub rows_at: u32,
-        pub sums_at: u32,
+        /// For the choice of one row.
+        pub scale: f32,
+        pub logits: Ptr<f32>,
+        pub bias: Ptr<f32>,
+        pub streams: Streams,
+        /// What the next product reads, of one row.
+        pub ahead: Ahead,
     }
 }
 
@@ -120,31 +132,63 @@ static ROUTE: Source = Source {
     text: include_str!("../../../kernels/experts_route.cu"),
     structs: &[ExpertsRouteParams::c_text],
 };
-static UP: Source = Source {
-    stem: "experts_up",
-    text: include_str!("../../../kernels/experts_up.cu"),
-    structs: &[RowTile::c_text, MatmulParams::c_text, ExpertWeights::c_text, ExpertsUpParams::c_text],
+static UP: Source =
+    Source { stem: "experts_up", text: include_str!("../../../kernels/experts_up.cu"), structs: UP_STRUCTS };
+static UP_ROW: Source = Source {
+    stem: "experts_up_row",
+    text: include_str!("../../../kernels/experts_up_row.cu"),
+    structs: UP_STRUCTS,
 };
 static DOWN: Source = Source {
     stem: "experts_down",
     text: include_str!("../../../kernels/experts_down.cu"),
-    structs: &[RowTile::c_text, MatmulParams::c_text, ExpertWeights::c_text, ExpertsDownParams::c_text],
+    structs: DOWN_STRUCTS,
 };
+static DOWN_ROW: Source = Source {
+    stem: "experts_down_row",
+    text: include_str!("../../../kernels/experts_down_row.cu"),
+    structs: DOWN_STRUCTS,
+};
+static SUM: Source = Source {
+    stem: "experts_sum",
+    text: include_str!("../../../kernels/experts_sum.cu"),
+    structs: &[ExpertWeights::c_text, Streams::c_text, ExpertsDownParams::c_text],
+};
+const UP_STRUCTS: &[fn() -> String] =
+    &[RowTile::c_text, MatmulParams::c_text, ExpertWeights::c_text, Streams::c_text, ExpertsUpParams::c_text];
+const DOWN_STRUCTS: &[fn() -> String] = &[
+    RowTile::c_text,
+    MatmulParams::c_text,
+    ExpertWeights::c_text,
+    Streams::c_text,
+    ExpertsDownParams::c_text,
+];
 
 pub(super) fn route_kernel(route: &RouteDims, threads: u32) -> Specialisation {
     let kernel = Specialisation::new(&ROUTE, "experts_route").define("THREADS", threads);
     crate::kernels::moe_route::define(kernel, route).define("OUTPUTS", ROUTER_OUTPUTS)
 }
 
-fn product(source: &'static Source, entry: &'static str, tiles: Tiles, rows: usize) -> Specialisation {
-    let kernel = tiles.define(Specialisation::new(source, entry)).define("PARTS", 1).define("EXPERTS", 1);
-    kernel.define("ROWS", rows).expecting(Expects::Mma)
+fn product(source: &'static Source, entry: &'static str, tiles: Tiles) -> Specialisation {
+    tiles.define(Specialisation::new(source, entry)).define("PARTS", 1).expecting(Expects::Mma)
 }
 
 pub(super) fn up_kernel(tiles: Tiles, rows: usize) -> Specialisation {
-    product(&UP, "experts_up", tiles, rows)
+    product(&UP, "experts_up", tiles).define("ROWS", rows).define("GROUPS", tiles.groups())
 }
 
 pub(super) fn down_kernel(tiles: Tiles, rows: usize) -> Specialisation {
-    product(&DOWN, "experts_down", tiles, rows)
+    product(&DOWN, "experts_down", tiles).define("ROWS", rows).define("GROUPS", tiles.groups())
+}
+
+pub(super) fn up_row_kernel(tiles: Tiles, route: &RouteDims) -> Specialisation {
+    crate::kernels::moe_route::define(product(&UP_ROW, "experts_up_row", tiles), route)
+}
+
+pub(super) fn down_row_kernel(tiles: Tiles, route: &RouteDims) -> Specialisation {
+    crate::kernels::moe_route::define(product(&DOWN_ROW, "experts_down_row", tiles), route)
+}
+
+pub(super) fn sum_kernel() -> Specialisation {
+    Specialisation::new(&SUM, "experts_sum")
 }

@@ -1,5 +1,6 @@
-//! A layer of experts as three launches instead of ten calls, for few rows: norm, router and choice; products up; products
-//! down with all that is added. The bits are those of the calls (`kernels/experts.cuh`).
+//! A layer of experts as four launches instead of ten calls, for few rows: norm, router and choice; products up; products
+//! down; the sum of all that is added. For one row the products choose, and those down add up: three launches. The bits are those of the calls
+//! (`kernels/experts.cuh`).
 
 mod kernels;
 mod pattern;
@@ -8,15 +9,16 @@ use mambo_kernel::{BackendError, Op, RouteDims, Scoring};
 use mambo_tensor::DType;
 
 use self::kernels::{
-    ExpertWeights, ExpertsDownParams, ExpertsRouteParams, ExpertsUpParams, MOST_PAIRS, ROUTER_OUTPUTS, ROWS,
-    THREADS, TILE_WORDS, UNITS, down_kernel, route_kernel, up_kernel,
+    ExpertWeights, ExpertsDownParams, ExpertsRouteParams, ExpertsUpParams, MOST_PAIRS, MOST_STAGES,
+    ROUTER_OUTPUTS, ROW_TERMS, ROW_UNITS, ROW_WARPS, ROWS, SUM_THREADS, Streams, TILE_WORDS, down_kernel,
+    down_row_kernel, route_kernel, sum_kernel, up_kernel, up_row_kernel,
 };
 use super::binding::{Binding, narrow};
 use super::matmul::{Form, Packed, SLICES, SUMS_STRIDE, TILE_COLS, TILE_ROWS, Tiles, tiles_of};
 use super::round::{HELD, row_threads};
 use crate::arch::Arch;
 use crate::launch::Launch;
-use crate::params::Ptr;
+use crate::params::{Ahead, Ptr};
 use crate::source::Specialisation;
 pub(crate) use pattern::{CALLS, KEPT, is_layer};
 use pattern::{DOWN, NORM, ROUTE, ROUTER, SHARED_DOWN, SHARED_UP, UP};
@@ -27,10 +29,15 @@ const MOST_TOKENS: usize = 64;
 const ROUTER_ROW_BLOCKS: usize = 8;
 /// The most experts that a block has room to choose among.
 const MOST_EXPERTS: usize = 256;
-/// Blocks of products of one row that a multiprocessor runs at once.
-const BLOCKS_OF_ONE_ROW: usize = 4;
-/// Shared memory of a block of products beside weights and rows.
-const FIXED_SHARED: usize = 4 << 10;
+/// Blocks of products that a multiprocessor runs at once, where registers allow it.
+const BLOCKS: usize = 2;
+/// Shared memory of a block of products beside what it asks for, and what every block takes beside that.
+const FIXED_SHARED: usize = 3 << 9;
+const BLOCK_SHARED: usize = 1 << 10;
+/// What one of one row takes beside that.
+const ROW_SHARED: usize = 2 << 10;
+/// The fewest stages of a warp's ring that keep it busy.
+const LEAST_STAGES: usize = 2;
 
 /// The kernels, at the sizes that are met most.
 pub(crate) fn specialisations(_: Arch) -> Vec<Specialisation> {
@@ -44,8 +51,11 @@ pub(crate) fn specialisations(_: Arch) -> Vec<Specialisation> {
         scale: 1.0,
     };
     let products = [DType::Q4_0, DType::Q8_0, DType::Q4K, DType::NVFP4].into_iter().filter_map(tiles_of);
-    let sized = |tiles: Tiles| ROWS.map(|rows| [up_kernel(tiles, rows), down_kernel(tiles, rows)]).concat();
-    products.flat_map(sized).chain([route_kernel(&nano, 512)]).collect()
+    let sized = |tiles: Tiles| {
+        let rows = ROWS.map(|rows| [up_kernel(tiles, rows), down_kernel(tiles, rows)]);
+        [rows.concat(), vec![up_row_kernel(tiles, &nano), down_row_kernel(tiles, &nano)]].concat()
+    };
+    products.flat_map(sized).chain([route_kernel(&nano, 512), sum_kernel()]).collect()
 }
 
 /// What one product multiplies with.
@@ -80,9 +90,15 @@ impl<'a> Product<'a> {
         ExpertWeights { tiles, factors, col_tiles: narrow(self.col_tiles()), units: narrow(self.units()) }
     }
 
-    /// Bytes of a unit's weights.
-    fn unit_bytes(&self) -> usize {
-        self.col_tiles() * self.tiles.tile_bytes()
+    /// What is read of the first expert.
+    fn expert(&self) -> Ahead {
+        let bytes = self.units() * self.col_tiles() * self.tiles.tile_bytes();
+        Ahead { from: self.packed.values.ptr(), bytes: bytes as u64 }
+    }
+
+    /// The most tiles of a slice of the columns.
+    fn slice_tiles(&self) -> usize {
+        self.col_tiles().div_ceil(SLICES)
     }
 
     /// Bytes of a row in shared memory.
@@ -99,12 +115,30 @@ struct Passed {
     pair_weights: Ptr<f32>,
     tiles: Ptr<u32>,
     tile_count: Ptr<u32>,
-    /// Largest values of the shared expert's rows, then of the chosen ones', then arrivals.
+    /// Largest values of the shared expert's rows, then of the chosen ones'.
     clear: Ptr<u32>,
     shared_up: Ptr<f32>,
     routed_up: Ptr<f32>,
     shared_down: Ptr<f32>,
     routed_down: Ptr<f32>,
+}
+
+/// How the blocks of products stream weights.
+struct Blocks {
+    streams: Streams,
+    /// Shared memory of a block.
+    shared_bytes: usize,
+    threads: usize,
+    /// Blocks that run at once.
+    at_once: usize,
+}
+
+/// How products run.
+enum Plan {
+    /// By kernels of one row.
+    Row { up: Blocks, down: Blocks },
+    /// By those of several.
+    Rows { up: Blocks, down: Blocks },
 }
 
 /// A layer that can run so.
@@ -126,12 +160,12 @@ struct Layer<'a> {
 /// The launches of the calls of a layer, by call; none where they have to run one by one.
 pub(crate) fn bind(calls: &[Binding]) -> Result<Option<Vec<Vec<Launch>>>, BackendError> {
     let Some(layer) = Layer::of(calls)? else { return Ok(None) };
-    let Some((up_shared, down_shared)) = layer.shared_bytes() else { return Ok(None) };
+    let Some(plan) = layer.plan() else { return Ok(None) };
     let passed = layer.passed();
     let mut launches = vec![Vec::new(); CALLS];
-    launches[NORM].push(layer.route(&passed)?);
-    launches[UP].push(layer.up(&passed, up_shared));
-    launches[DOWN].push(layer.down(&passed, down_shared));
+    launches[NORM].push(layer.route(&passed, matches!(plan, Plan::Rows { .. }))?);
+    launches[UP].push(layer.up(&passed, &plan)?);
+    launches[DOWN] = layer.down(&passed, &plan)?;
     Ok(Some(launches))
 }
 
@@ -154,6 +188,7 @@ impl<'a> Layer<'a> {
             Product::of(&calls[SHARED_DOWN], 1, cols)?,
         );
         let (Some(up), Some(down), Some(shared_up), Some(shared_down)) = products else { return Ok(None) };
+        let router_bytes = ROUTER_OUTPUTS * cols.next_multiple_of(128) * 4;
         let has_same_tiles = up.tiles == shared_up.tiles && down.tiles == shared_down.tiles;
         let fits = tokens <= MOST_TOKENS
             && tokens * route.top_k <= MOST_PAIRS
@@ -161,11 +196,12 @@ impl<'a> Layer<'a> {
             && route.groups == 1
             && cols.next_multiple_of(128) <= HELD * row_threads(narrow(cols)) as usize
             && width.is_multiple_of(4)
-            && shared_width.is_multiple_of(4);
+            && shared_width.is_multiple_of(4)
+            && router_bytes + (48 << 10) <= calls[NORM].facts.shared_bytes as usize;
         if !has_same_tiles || !fits || tokens == 0 || router.form != Form::Rows {
             return Ok(None);
         }
-        let tile_rows = tokens.next_power_of_two().min(ROWS[2]);
+        let tile_rows = tokens.next_power_of_two().clamp(ROWS[0], ROWS[1]);
         let rounded_stride = (up.col_tiles() * 2 * TILE_COLS + 4).next_multiple_of(16);
         Ok(Some(Layer {
             calls,
@@ -191,48 +227,61 @@ impl<'a> Layer<'a> {
         self.pairs().min(self.route.experts + self.pairs() / self.tile_rows)
     }
 
-    fn shared_tiles(&self) -> usize {
-        self.tokens.div_ceil(self.tile_rows)
-    }
-
     fn cols(&self) -> usize {
         self.down.out()
     }
 
-    /// Tiles that have blocks of their own. Of one row so many that all blocks run at once, beside `others`: a block asks
-    /// for its next weights before it is done with those that it has. Of several rows all have: blocks differ in what they
-    /// take, and the hardware balances them.
-    fn tiles_at_once(&self, product: &Product, others: usize) -> usize {
-        if self.tile_rows > 1 {
-            return self.most_tiles();
+    /// What blocks of so many warps have room for beside rows and sums: several of them on a multiprocessor, or else one.
+    /// All of a warp's slice at once, or else a ring of a few stages.
+    fn blocks(&self, products: [&Product; 2], warps: usize, beside: usize, is_whole: bool) -> Option<Blocks> {
+        let (facts, tiles) = (self.calls[UP].facts, products[0].tiles);
+        let several: &[usize] = if facts.arch.is_hopper() { &[BLOCKS, 1] } else { &[1] };
+        let (chunk, slice) = (tiles.chunk(), products.into_iter().map(Product::slice_tiles).max()?);
+        several.iter().find_map(|blocks| {
+            let own = (facts.shared_bytes as usize + BLOCK_SHARED) / blocks - BLOCK_SHARED;
+            let room = own.checked_sub(FIXED_SHARED + beside)? / warps / tiles.tile_bytes();
+            let stages = if is_whole { slice.div_ceil(chunk) } else { (room / chunk).min(MOST_STAGES) };
+            // The last stage of a whole slice is what is left of it.
+            let warp_tiles = if is_whole { slice } else { stages * chunk };
+            let fits = warp_tiles <= room && stages <= MOST_STAGES && (is_whole || stages >= LEAST_STAGES);
+            let ring = warps * warp_tiles * tiles.tile_bytes();
+            let [stage_tiles, stages, warp_tiles] = [chunk, stages, warp_tiles].map(narrow);
+            fits.then(|| Blocks {
+                streams: Streams { stage_tiles, stages, warp_tiles, sums_at: narrow(ring) },
+                shared_bytes: ring + beside,
+                threads: warps * 32,
+                at_once: blocks * facts.processors as usize,
+            })
+        })
+    }
+
+    /// Blocks whose groups of warps take units times tiles of rows.
+    fn of_rows(&self, routed: &Product, shared: &Product) -> Option<Blocks> {
+        let warps = routed.tiles.groups() * SLICES;
+        let rows = self.tile_rows * routed.row_bytes().max(shared.row_bytes());
+        let sums = 2 * warps * self.tile_rows * SUMS_STRIDE * 4;
+        let blocks = self.blocks([routed, shared], warps, rows + sums, false)?;
+        Some(blocks.sums_after(rows))
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        self.plan_of_row().or_else(|| {
+            let up = self.of_rows(&self.up, &self.shared_up)?;
+            Some(Plan::Rows { up, down: self.of_rows(&self.down, &self.shared_down)? })
+        })
+    }
+
+    fn plan_of_row(&self) -> Option<Plan> {
+        let terms = self.route.top_k + 1;
+        if self.tokens > 1 || terms > ROW_TERMS {
+            return None;
         }
-        let processors = self.calls[UP].facts.processors as usize;
-        let at_once = (BLOCKS_OF_ONE_ROW * processors).saturating_sub(others);
-        self.most_tiles().min((at_once / product.units().div_ceil(UNITS)).max(1))
-    }
-
-    /// Shared memory of a block of the products up and down; none where it has too little.
-    fn shared_bytes(&self) -> Option<(usize, usize)> {
-        let up = UNITS * self.up.unit_bytes() + self.tile_rows * self.up.row_bytes() + self.sum_bytes();
-        let down = self.down_sums_at() + self.sum_bytes();
-        let router = ROUTER_OUTPUTS * self.cols().next_multiple_of(128) * 4;
-        let most = self.calls[NORM].facts.shared_bytes as usize;
-        (up.max(down) + FIXED_SHARED <= most && router + (48 << 10) <= most).then_some((up, down))
-    }
-
-    /// Bytes of the sums of a block's slices.
-    fn sum_bytes(&self) -> usize {
-        UNITS * SLICES * self.tile_rows * SUMS_STRIDE * 4
-    }
-
-    /// Bytes of the weights of a block of products down: two units of a chosen expert, or one of the shared one.
-    fn down_weights(&self) -> usize {
-        (UNITS * self.down.unit_bytes()).max(self.shared_down.unit_bytes())
-    }
-
-    /// Where their sums start.
-    fn down_sums_at(&self) -> usize {
-        self.down_weights() + self.tile_rows * self.down.row_bytes().max(self.shared_down.row_bytes())
+        let up = [&self.up, &self.shared_up];
+        let up = self.blocks(up, ROW_WARPS, self.up.row_bytes() + ROW_SHARED, true)?;
+        let rows = self.shared_down.row_bytes() + self.route.top_k * self.down.row_bytes();
+        let sums = terms * SLICES * SUMS_STRIDE * 4 + ROW_SHARED;
+        let down = self.blocks([&self.down, &self.shared_down], ROW_WARPS, rows + sums, false)?;
+        Some(Plan::Row { up, down: down.sums_after(rows) })
     }
 
     fn passed(&self) -> Passed {
@@ -253,11 +302,16 @@ impl<'a> Layer<'a> {
         }
     }
 
-    fn cleared(&self) -> usize {
-        self.tokens + self.pairs() + self.down.units().div_ceil(UNITS)
+    /// What is brought to L2 ahead of its use: with more rows than one other weights would take its place before.
+    fn ahead(&self, ahead: Ahead) -> Ahead {
+        if self.tokens == 1 { ahead } else { Ahead::NOTHING }
     }
 
-    fn route(&self, passed: &Passed) -> Result<Launch, BackendError> {
+    fn cleared(&self) -> usize {
+        self.tokens + self.pairs()
+    }
+
+    fn route(&self, passed: &Passed, chooses: bool) -> Result<Launch, BackendError> {
         let [norm, route] = [&self.calls[NORM], &self.calls[ROUTE]];
         let cols = self.cols();
         let params = ExpertsRouteParams {
@@ -284,7 +338,8 @@ impl<'a> Layer<'a> {
             tile_rows: narrow(self.tile_rows),
             eps: self.eps,
             scale: self.route.scale,
-            unused: 0,
+            chooses: u32::from(chooses),
+            ahead: self.ahead(self.shared_down.expert()),
         };
         let threads = row_threads(params.cols);
         let blocks = narrow(self.route.experts.div_ceil(ROUTER_OUTPUTS)) + 1;
@@ -294,7 +349,9 @@ impl<'a> Layer<'a> {
         Ok(launch.grid(grid).block(threads).shared(shared))
     }
 
-    fn up(&self, passed: &Passed, shared_bytes: usize) -> Launch {
+    fn up(&self, passed: &Passed, plan: &Plan) -> Result<Launch, BackendError> {
+        let (Plan::Row { up: blocks, .. } | Plan::Rows { up: blocks, .. }) = plan;
+        let (route, units) = (&self.calls[ROUTE], [self.shared_up.units(), self.up.units()]);
         let params = ExpertsUpParams {
             step: self.calls[UP].step,
             shared: self.shared_up.weights(),
@@ -308,20 +365,32 @@ impl<'a> Layer<'a> {
             routed_largest: passed.clear.plus_bytes(self.tokens * 4),
             x_stride: narrow(self.rounded_stride),
             top_k: narrow(self.route.top_k),
-            shared_tiles: narrow(self.shared_tiles()),
-            shared_blocks: narrow(self.shared_up.units().div_ceil(UNITS)),
-            routed_blocks: narrow(self.up.units().div_ceil(UNITS)),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            tiles_at_once: narrow(self.tiles_at_once(&self.up, self.shared_up.units().div_ceil(UNITS))),
+            streams: blocks.streams,
+            logits: passed.logits,
+            bias: route.vector(0, self.route.experts)?,
+            ids: route.output(0),
+            weights: route.output(1),
+            scale: self.route.scale,
+            unused: 0,
+            ahead: self.ahead(self.down.expert()),
         };
-        let routed = params.routed_blocks * params.tiles_at_once;
-        let blocks = params.shared_blocks * params.shared_tiles + routed;
-        let launch = Launch::new(up_kernel(self.up.tiles, self.tile_rows), &params);
-        launch.grid([blocks, 1, 1]).block(THREADS).shared(narrow(shared_bytes))
+        Ok(match plan {
+            Plan::Row { .. } => {
+                let [shared, routed] = units.map(|units| units.div_ceil(ROW_UNITS));
+                let kernel = up_row_kernel(self.up.tiles, &self.route);
+                blocks.launch(Launch::new(kernel, &params), shared + self.route.top_k * routed)
+            }
+            Plan::Rows { .. } => {
+                let kernel = up_kernel(self.up.tiles, self.tile_rows);
+                blocks.launch(Launch::new(kernel, &params), self.block_count(blocks, units))
+            }
+        })
     }
 
-    fn down(&self, passed: &Passed, shared_bytes: usize) -> Launch {
+    fn down(&self, passed: &Passed, plan: &Plan) -> Result<Vec<Launch>, BackendError> {
+        let (Plan::Row { down: blocks, .. } | Plan::Rows { down: blocks, .. }) = plan;
         let params = ExpertsDownParams {
             step: self.calls[DOWN].step,
             shared: self.shared_down.weights(),
@@ -337,19 +406,46 @@ impl<'a> Layer<'a> {
             residual: passed.residual,
             shared_out: passed.shared_down,
             routed_out: passed.routed_down,
-            arrivals: passed.clear.plus_bytes((self.tokens + self.pairs()) * 4),
             top_k: narrow(self.route.top_k),
-            shared_tiles: narrow(self.shared_tiles()),
-            routed_blocks: narrow(self.down.units().div_ceil(UNITS)),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            tiles_at_once: narrow(self.tiles_at_once(&self.down, self.shared_down.units())),
-            rows_at: narrow(self.down_weights()),
-            sums_at: narrow(self.down_sums_at()),
+            scale: self.route.scale,
+            logits: passed.logits,
+            bias: self.calls[ROUTE].vector(0, self.route.experts)?,
+            streams: blocks.streams,
+            ahead: self.ahead(self.calls[SHARED_DOWN].ahead),
         };
-        let routed = params.routed_blocks * params.tiles_at_once;
-        let blocks = params.shared.units * params.shared_tiles + routed;
-        let launch = Launch::new(down_kernel(self.down.tiles, self.tile_rows), &params);
-        launch.grid([blocks, 1, 1]).block(THREADS).shared(narrow(shared_bytes))
+        let units = [self.shared_down.units(), self.down.units()];
+        Ok(match plan {
+            Plan::Row { .. } => {
+                let kernel = down_row_kernel(self.down.tiles, &self.route);
+                vec![blocks.launch(Launch::new(kernel, &params), units[1])]
+            }
+            Plan::Rows { .. } => {
+                let kernel = down_kernel(self.down.tiles, self.tile_rows);
+                let products = blocks.launch(Launch::new(kernel, &params), self.block_count(blocks, units));
+                let grid = [narrow(self.cols().div_ceil(SUM_THREADS)), narrow(self.tokens), 1];
+                vec![products, Launch::new(sum_kernel(), &params).grid(grid).block(narrow(SUM_THREADS))]
+            }
+        })
+    }
+
+    /// Blocks that share units of the shared expert and of chosen ones: no more than run at once.
+    fn block_count(&self, blocks: &Blocks, [shared, routed]: [usize; 2]) -> usize {
+        let items = self.tokens.div_ceil(self.tile_rows) * shared + self.most_tiles() * routed;
+        blocks.at_once.min(items.div_ceil(blocks.threads / (32 * SLICES)))
+    }
+}
+
+impl Blocks {
+    /// With sums that start so many bytes after the rings.
+    fn sums_after(mut self, bytes: usize) -> Blocks {
+        self.streams.sums_at += narrow(bytes);
+        self
+    }
+
+    fn launch(&self, launch: Launch, blocks: usize) -> Launch {
+        let launch = launch.grid([narrow(blocks), 1, 1]).block(narrow(self.threads));
+        launch.shared(narrow(self.shared_bytes))
     }
 }

@@ -156,9 +156,26 @@ pub(super) fn unit_blocks(tiles: Tiles) -> usize {
     2 * tiles.groups()
 }
 
-pub(super) fn some_kernel(tiles: Tiles, rows: usize) -> Specialisation {
+/// A block of some rows: units of outputs, and stages of rows that its warps share.
+#[derive(Clone, Copy)]
+pub(super) struct SomeBlock {
+    pub groups: usize,
+    pub x_stages: usize,
+}
+
+impl SomeBlock {
+    /// Where there are few outputs: many small blocks, each of which hides its latencies by itself.
+    pub fn narrow(tiles: Tiles) -> SomeBlock {
+        SomeBlock { groups: 2, x_stages: 6 / tiles.parts }
+    }
+
+    pub const WIDE: SomeBlock = SomeBlock { groups: 4, x_stages: 3 };
+}
+
+pub(super) fn some_kernel(tiles: Tiles, rows: usize, block: SomeBlock) -> Specialisation {
     let kernel = tiles.define(Specialisation::new(&SOME, "matmul_some")).define("PARTS", tiles.parts);
     let kernel = kernel.define("EXPERTS", 0).define("ROWS", rows);
+    let kernel = kernel.define("GROUPS", block.groups).define("X_STAGES", block.x_stages);
     kernel.define("CHUNK", tiles.chunk()).expecting(Expects::Mma)
 }
 
@@ -245,7 +262,11 @@ pub(super) fn all(op: OpKind, held: Held) -> Vec<Specialisation> {
             const HOPPER_SHARED: usize = 227 << 10;
             let mut all = vec![few_kernel(tiles, has_experts)];
             if !has_experts {
-                all.extend([unit_kernel(tiles), some_kernel(tiles, 32)]);
+                all.extend([
+                    unit_kernel(tiles),
+                    some_kernel(tiles, 32, SomeBlock::narrow(tiles)),
+                    some_kernel(tiles, 32, SomeBlock::WIDE),
+                ]);
             }
             let rows = many_rows(tiles)[many_rows(tiles).len() - 1];
             all.push(many_kernel(tiles, has_experts, rows, stages(tiles, rows, HOPPER_SHARED)));

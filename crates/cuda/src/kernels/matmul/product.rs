@@ -5,7 +5,7 @@ use mambo_kernel::{BackendError, Epilogue, OpKind};
 use super::form::{Form, Held, TILE_COLS, TILE_ROWS, Tiles};
 use super::kernels::{
     MatmulParams, MatmulPlainParams, PLAIN_FEW, PLAIN_MANY, PLAIN_TILE_SHARED, PLAIN_TILE_SIDE,
-    PLAIN_TILE_THREADS, SLICES, SUMS_STRIDE, few_kernel, many_kernel, many_rows, plain_kernel,
+    PLAIN_TILE_THREADS, SLICES, SUMS_STRIDE, SomeBlock, few_kernel, many_kernel, many_rows, plain_kernel,
     plain_tile_kernel, some_kernel, stages, tiled_kernel, unit_blocks, unit_kernel,
 };
 use super::packed::Packed;
@@ -36,10 +36,8 @@ const FEW_AVERAGE: usize = 4;
 /// Rows that the kernel of some rows multiplies at a time, and the most that it is faster for.
 const SOME_ROWS: [usize; 2] = [16, 32];
 const SOME_MOST: usize = 64;
-/// Stages of rows that its warps share.
-const SOME_X_STAGES: usize = 3;
-const SOME_GROUPS: usize = 4;
-/// Shared memory of its blocks beside stages and rings.
+/// The fewest stages of its rings, and shared memory of its blocks beside stages and rings.
+const SOME_LEAST_STAGES: usize = 2;
 const SOME_SHARED: usize = 3 << 10;
 /// Rows of a tile of many where there are no warpgroup products.
 const TILED_ROWS: [usize; 2] = [32, 64];
@@ -56,7 +54,9 @@ fn tiled_rows(tiles: Tiles) -> &'static [usize] {
 pub(super) fn sizes(op: OpKind, held: Held, arch: Arch) -> Vec<Specialisation> {
     let Form::Tiles(tiles) = held.form else { return Vec::new() };
     let has_experts = op == OpKind::MoeMatmul;
-    let some = SOME_ROWS.into_iter().filter(|_| !has_experts).map(|rows| some_kernel(tiles, rows));
+    let blocks = [SomeBlock::narrow(tiles), SomeBlock::WIDE];
+    let some = SOME_ROWS.into_iter().filter(|_| !has_experts);
+    let some = some.flat_map(|rows| blocks.map(|block| some_kernel(tiles, rows, block)));
     let available = most_shared_bytes(arch) as usize;
     let many = many_rows(tiles).iter();
     let many = many.map(|rows| many_kernel(tiles, has_experts, *rows, stages(tiles, *rows, available)));
@@ -250,17 +250,24 @@ impl Product<'_> {
         let facts = self.facts();
         let mut params = self.params();
         let rows = SOME_ROWS.into_iter().find(|rows| *rows >= self.rows()).unwrap_or(SOME_ROWS[1]);
-        let stage = SOME_GROUPS * SLICES * tiles.chunk() * tiles.tile_bytes();
-        let x_bytes = SOME_X_STAGES * tiles.parts * SLICES * rows * 2 * TILE_COLS;
-        let stages = |room: usize| (room.saturating_sub(SOME_SHARED + x_bytes) / stage).min(FEW_STAGES);
-        // Two blocks a multiprocessor where that leaves enough for weights.
         let available = facts.shared_bytes as usize;
-        let halved = Some(stages(available / 2)).filter(|stages| *stages >= 2);
-        params.ring_stages = narrow(halved.unwrap_or_else(|| stages(available)));
-        let shared = x_bytes + params.ring_stages as usize * stage;
-        let grid = [params.units.div_ceil(SOME_GROUPS as u32), narrow(self.rows().div_ceil(rows)), 1];
-        let threads = narrow(SOME_GROUPS * FEW_GROUP_THREADS);
-        Launch::new(some_kernel(tiles, rows), &params).grid(grid).block(threads).shared(narrow(shared))
+        let sized = |block: SomeBlock| {
+            let stage = block.groups * SLICES * tiles.chunk() * tiles.tile_bytes();
+            let x_bytes = block.x_stages * tiles.parts * SLICES * rows * 2 * TILE_COLS;
+            let stages = |room: usize| (room.saturating_sub(SOME_SHARED + x_bytes) / stage).min(FEW_STAGES);
+            // Two blocks a multiprocessor where that leaves enough for weights.
+            let halved = Some(stages(available / 2)).filter(|stages| *stages >= SOME_LEAST_STAGES);
+            let stages = halved.unwrap_or_else(|| stages(available));
+            (block, stages, x_bytes + stages * stage)
+        };
+        let narrow_block = Some(sized(SomeBlock::narrow(tiles))).filter(|_| self.has_few_outputs());
+        let narrow_block = narrow_block.filter(|(_, stages, _)| *stages >= SOME_LEAST_STAGES);
+        let (block, stages, shared) = narrow_block.unwrap_or_else(|| sized(SomeBlock::WIDE));
+        params.ring_stages = narrow(stages);
+        let grid = [params.units.div_ceil(block.groups as u32), narrow(self.rows().div_ceil(rows)), 1];
+        let threads = narrow(block.groups * FEW_GROUP_THREADS);
+        let kernel = some_kernel(tiles, rows, block);
+        Launch::new(kernel, &params).grid(grid).block(threads).shared(narrow(shared))
     }
 
     /// Whether there are rows enough for tiles of f32 weights, and these can be copied 16 bytes at a time.
