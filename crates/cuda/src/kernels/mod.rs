@@ -23,6 +23,7 @@ pub(crate) mod rope;
 pub(crate) mod round;
 pub(crate) mod short_conv;
 pub(crate) mod slot;
+pub(crate) mod sorted_rows;
 pub(crate) mod ssm_conv;
 pub(crate) mod ssm_dt;
 pub(crate) mod ssm_scan;
