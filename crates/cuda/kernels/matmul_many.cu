@@ -229,16 +229,19 @@ struct Consumer {
             for (bool adds = false;; adds = true) {
                 start<N, 0>(first, sums, adds);
                 products_wait<1>();
+                products_hold(second);
                 if (adds) release(ring.before(1));
                 unpack<1>(fragment, second);
                 start<N, 1>(second, sums, true);
                 ring.advance(1);
                 if (++tile < col_tiles) load(fragment);
                 products_wait<1>();
+                products_hold(first);
                 if (tile < col_tiles) unpack<0>(fragment, first);
                 if (tile == end) break;
             }
             products_wait<0>();
+            products_hold(second);
             if (tile < col_tiles) release(ring.before(1));
 #pragma unroll
             for (int i = 0; i < N / 2; i++) total[i] += PARTS == 2 ? sums[0][i] + sums[PARTS - 1][i] : sums[0][i];

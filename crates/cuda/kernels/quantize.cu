@@ -1,5 +1,5 @@
 // quantize: f32 rows to rows of a private type. One block of THREADS threads a row; of many short rows to f16 a warp each,
-// which holds it and never meets others. 4 bytes read and 2 written per value.
+// which holds it and never meets others, in an order where one is given. 4 bytes read and 2 written per value.
 #include "round.cuh"
 
 // Four values at a time that a lane of quantize_many holds, and rows of its blocks.
@@ -20,7 +20,7 @@ KERNEL __launch_bounds__(32 * WARPS) quantize_many(const __grid_constant__ Quant
     wait_for_inputs();
     u32 row = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x & 31, cols = p.x.cols;
     if (row >= row_count(p.step, p.x)) return;
-    const float4* x = (const float4*)f32_row(p.x, row);
+    const float4* x = (const float4*)f32_row(p.x, p.order ? p.order[row] : row);
     u8* out = byte_row(p.out, row);
     float4 values[VECTORS];
     float largest = 0.0f;

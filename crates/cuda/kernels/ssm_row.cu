@@ -4,7 +4,9 @@
 // earlier steps left is read before the input is there: the state, and the chunk's B, x and dt, which go into fragments
 // at once. Nothing of the step but this kernel touches them. Then a thread convolves a channel of B or C; every warp
 // multiplies C with its piece of the state and of the chunk's B, and the first two make the outputs of 16 channels each.
-// Whoever is the last of a row to do so normalises it. The block whose row ends a chunk advances its part of the state.
+// Whoever is the last of a row to do so normalises it, unless another kernel does: for one row the product that follows
+// (gated_matmul.cu), for many `ssm_row_finish`, because blocks wait for their arrivals. The block whose row ends a chunk
+// advances its part of the state.
 // Defines: those of ssm_chunk.cuh, of which STATE is a multiple of 32 and HEAD_DIM of 16; TAPS, MOST_ROWS, ROW_SHARED_BYTES.
 #include "ssm_row.cuh"
 
@@ -119,6 +121,7 @@ DEVICE bool leave_piece(const SsmStepParams& p, const ChunkPlace& place, const R
     if (place.q == 0)
         *(float2*)(f32_row(p.out, at.row) + channel + 2 * place.g) = make_float2(first, second);
     if (place.lane == 0) p.sums[at.row * ROW_PIECES + channel / NORM_PIECE] = __fadd_rn(sums[0], sums[1]);
+    if (p.is_normed_apart) return false;
     __syncwarp();
     u32 arrived = 0;
     if (place.lane == 0) arrived = arrive(&arrivals[at.row], ROW_PIECES - 1);
@@ -248,6 +251,11 @@ KERNEL __launch_bounds__(CHUNK_THREADS, BLOCKS_AT_ONCE) ssm_row(const __grid_con
     float value = convolution.of(raw);
     shared.bc[column] = value;
     if (is_first_of_group && column < STATE) at.ring_b(p, at.t)[column] = value;
+    // The next kernel keeps the raw columns, when all blocks have read those that they replace.
+    if (p.raw != nullptr && is_first_of_group) {
+        p.raw[channel - INNER] = raw;
+        if (blockIdx.x == 0 && threadIdx.x == 0) *p.raw_at = (u64)(at.raw(p, 0) + INNER);
+    }
     if (has_x) take_x(p, shared, at, place, x_channel, raw_x, x_convolution.of(raw_x));
     float sum = 0.0f;
     if (makes_outputs) {
@@ -271,4 +279,13 @@ KERNEL __launch_bounds__(CHUNK_THREADS, BLOCKS_AT_ONCE) ssm_row(const __grid_con
     if (ends_chunk) end_chunk(p, shared, boundary, at, place, own, has_state);
     __syncthreads();
     if (shared.is_last) finish_row(p, shared, at);
+}
+
+// Normalises the rows whose blocks left that to it, a block a row.
+KERNEL __launch_bounds__(CHUNK_THREADS) ssm_row_finish(const __grid_constant__ SsmStepParams p) {
+    __shared__ RowShared shared;
+    start_dependents();
+    wait_for_inputs();
+    if (blockIdx.x >= p.step->rows) return;
+    finish_row(p, shared, RowPlace(p, p.step->segments, blockIdx.x));
 }

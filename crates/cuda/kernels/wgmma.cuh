@@ -40,11 +40,11 @@ DEVICE void products_hold(float* sums) {
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// Words that nothing may be computed from before this: registers for it are taken after the wait, not before.
+// Words of a left operand whose products have just ended: their registers may not get other values before.
 template <int COUNT>
-DEVICE void products_hold(u32* words) {
+DEVICE void products_hold(const u32 (&words)[COUNT]) {
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(words[i])::"memory");
+    for (int i = 0; i < COUNT; i++) asm volatile("" ::"r"(words[i]) : "memory");
 }
 
 // Describes rows of 128 bytes at a multiple of 1024, swizzled by 128 bytes. Adding 2 moves on by 16 columns.

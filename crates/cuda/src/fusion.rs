@@ -4,7 +4,7 @@
 use mambo_kernel::{BackendError, Call, Operand, Place, Program, RowBase};
 
 use crate::kernels::binding::Binding;
-use crate::kernels::{experts, normed_matmul};
+use crate::kernels::{experts, gated_matmul, normed_matmul, sorted_rows};
 use crate::launch::Launch;
 
 /// Launches by call of the fusion; none where the calls have to run one by one.
@@ -29,7 +29,9 @@ const PATTERNS: &[Pattern] = &[
     Pattern { calls: experts::CALLS, is_found: experts::is_layer, kept: experts::KEPT, bind: experts::bind },
     normed(normed_matmul::MOST_PRODUCTS, &[(1, 0), (2, 0), (3, 0)]),
     normed(2, &[(1, 0), (2, 0)]),
+    Pattern { calls: 2, is_found: gated_matmul::is_gated, kept: &[], bind: gated_matmul::bind },
     normed(1, &[(1, 0)]),
+    Pattern { calls: 2, is_found: sorted_rows::is_found, kept: &[], bind: sorted_rows::bind },
 ];
 
 /// Calls that may run together.
@@ -39,26 +41,20 @@ pub(crate) struct Fusion {
     pub bind: FusedBind,
 }
 
-/// The fusions of a program, in order; none overlap.
+/// The fusions of a program, by their first calls, longer ones first. They may overlap: which can be bound depends on the
+/// rows of a step.
 pub(crate) fn fusions(program: &Program) -> Vec<Fusion> {
-    let mut found: Vec<Fusion> = Vec::new();
-    let mut first = 0;
-    while first < program.calls.len() {
-        let fits = |pattern: &&Pattern| {
+    let found = |first: usize| {
+        let fits = move |pattern: &&Pattern| {
             let calls = program.calls.get(first..first + pattern.calls);
             calls.is_some_and(|calls| {
                 (pattern.is_found)(calls) && hides_only_the_unread(program, first, pattern)
             })
         };
-        match PATTERNS.iter().find(fits) {
-            Some(pattern) => {
-                found.push(Fusion { first, calls: pattern.calls, bind: pattern.bind });
-                first += pattern.calls;
-            }
-            None => first += 1,
-        }
-    }
-    found
+        let fusion = move |pattern: &Pattern| Fusion { first, calls: pattern.calls, bind: pattern.bind };
+        PATTERNS.iter().filter(fits).map(fusion)
+    };
+    (0..program.calls.len()).flat_map(found).collect()
 }
 
 /// Whether nothing outside of the calls reads what only they need.

@@ -185,15 +185,27 @@ impl Compiled {
         Ok(launches.map(|launches| (launches, need.get())))
     }
 
+    /// The same for the longest fusion from a call on that can be bound.
+    fn bind_fusions(
+        &self,
+        around: &Surroundings,
+        bucket: Bucket,
+        first: usize,
+    ) -> Result<Option<BoundCalls>, BackendError> {
+        for fusion in self.fusions.iter().filter(|fusion| fusion.first == first) {
+            if let Some(bound) = self.bind_fusion(around, bucket, fusion)? {
+                return Ok(Some(bound));
+            }
+        }
+        Ok(None)
+    }
+
     /// The launches of every call, and the most working memory that any of them needs.
     fn bind_calls(&self, around: &Surroundings, bucket: Bucket) -> Result<BoundCalls, BackendError> {
         let (mut launches, mut most) = (Vec::with_capacity(self.program.calls.len()), 0);
-        let mut fusions = self.fusions.iter().peekable();
         while let Some(call) = self.program.calls.get(launches.len()) {
             let index = launches.len();
-            if let Some(fusion) = fusions.next_if(|fusion| fusion.first == index)
-                && let Some((fused, need)) = self.bind_fusion(around, bucket, fusion)?
-            {
+            if let Some((fused, need)) = self.bind_fusions(around, bucket, index)? {
                 launches.extend(fused);
                 most = most.max(need);
                 continue;

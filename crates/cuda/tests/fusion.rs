@@ -4,13 +4,14 @@
 
 mod emulated;
 
+use std::collections::HashMap;
 use std::process::ExitCode;
 
 use mambo_cuda::{CudaBackend, CudaError, CudaOptions};
 use mambo_graph::Graph;
 use mambo_kernel::{
-    Backend, CacheLayout, CacheTypes, Digest, Fetch, HiddenRows, Phase, ProgramId, Segment, StepInputs,
-    StepResults, Wait, WeightError, WeightKey, WeightPart, WeightSource, WeightUse,
+    Backend, CacheLayout, CacheTypes, Digest, Fetch, HiddenRows, Phase, ProgramId, Segment, SsmDims,
+    StepInputs, StepResults, Wait, WeightError, WeightKey, WeightPart, WeightSource, WeightUse,
 };
 use mambo_plan::{Kernels, LowerOptions, lower};
 use mambo_tensor::{DType, encode_row};
@@ -91,6 +92,30 @@ fn products(hidden: usize) -> String {
     )
 }
 
+/// A mixer of one token and the product of it.
+const MIXER: SsmDims = SsmDims { heads: 4, head_dim: 32, state: 32, groups: 2, taps: 4 };
+
+fn mixer() -> String {
+    let SsmDims { heads, head_dim, state, groups, taps } = MIXER;
+    let (inner, conv) = (MIXER.inner(), MIXER.conv_dim());
+    let cols = inner + conv + heads;
+    format!(
+        "graph g
+        state 0 heads={heads} head_dim={head_dim} state={state} groups={groups} taps={taps}
+        weight l.a [{heads}]
+        weight l.conv [{conv}, {taps}]
+        weight l.conv_bias [{conv}]
+        weight l.d [{heads}]
+        weight l.dt_bias [{heads}]
+        weight l.norm [{inner}]
+        weight l.out [{cols}, {inner}]
+        %0 = input hidden : f32[T, {cols}]
+        %1 = ssm_step eps=1e-5 %0 $l.conv $l.conv_bias $l.dt_bias $l.a $l.d $l.norm @state0 : f32[T, {inner}] ; l.scan
+        %2 = matmul out={cols} epilogue=residual %1 %0 $l.out : f32[T, {cols}] ; l.out
+        "
+    )
+}
+
 /// What runs in both forms.
 struct Subject {
     name: String,
@@ -103,6 +128,8 @@ struct Subject {
     hides: &'static [usize],
     /// Tokens of a step, and the fewest launches that fusions save.
     saves: Vec<(usize, usize)>,
+    /// Steps, at one position after the other.
+    steps: u32,
 }
 
 fn subjects() -> Vec<Subject> {
@@ -115,6 +142,7 @@ fn subjects() -> Vec<Subject> {
         hides: &[6, 15],
         // One launch more a layer adds up the products of several tokens.
         saves: [(1, 14), (2, 12), (3, 12), (11, 12), (MOST_TOKENS, 12)].into(),
+        steps: 2,
     };
     let of_products = |(hidden, dtype): (usize, DType)| Subject {
         name: format!("products of {hidden} {dtype}"),
@@ -124,9 +152,23 @@ fn subjects() -> Vec<Subject> {
         output: (9, 152),
         hides: &[1, 4],
         saves: vec![(1, 3), (2, 0)],
+        steps: 2,
+    };
+    let cols = MIXER.inner() + MIXER.conv_dim() + MIXER.heads;
+    let of_mixer = |dtype| Subject {
+        name: format!("a mixer of {} {dtype}", MIXER.inner()),
+        graph: mixer(),
+        dtype,
+        hidden: cols,
+        output: (2, cols),
+        hides: &[1],
+        // Over the end of a chunk.
+        saves: vec![(1, 0), (3, 0), (MOST_TOKENS, 0)],
+        steps: 35,
     };
     let widths = [(224, DType::Q4_0), (608, DType::Q8_0), (1632, DType::Q4_0)];
-    LAYERS.iter().map(of_layers).chain(widths.into_iter().map(of_products)).collect()
+    let layers = LAYERS.iter().map(of_layers).chain(widths.into_iter().map(of_products));
+    layers.chain([DType::Q4_0, DType::Q8_0].map(of_mixer)).collect()
 }
 
 /// Numbers between -1 and 1.
@@ -212,11 +254,17 @@ fn compile(
     backend.compile(program).map_err(|error| error.to_string())
 }
 
-/// The first output's rows of a step of so many tokens.
-fn run(backend: &mut CudaBackend, id: ProgramId, tokens: usize, cols: usize) -> Result<Vec<f32>, String> {
-    let mut numbers = Numbers(99);
+/// The first output's rows of a step of so many tokens, each of a sequence at this position, from this slot on.
+fn run(
+    backend: &mut CudaBackend,
+    id: ProgramId,
+    (tokens, cols): (usize, usize),
+    (slot, position): (usize, u32),
+) -> Result<Vec<f32>, String> {
+    let mut numbers = Numbers(99 + u64::from(position));
     let hidden: Vec<f32> = (0..tokens * cols).map(|_| numbers.next()).collect();
-    let segment = |row: u32| Segment { slot: row, first_row: row, rows: 1, position: 0, first_page: 0 };
+    let segment =
+        |row: u32| Segment { slot: slot as u32 + row, first_row: row, rows: 1, position, first_page: 0 };
     let segments: Vec<Segment> = (0..tokens as u32).map(segment).collect();
     let step = StepInputs {
         token_ids: &vec![0; tokens],
@@ -242,7 +290,9 @@ fn check(backend: &mut CudaBackend, subject: &Subject) -> Result<(), String> {
     let fused = compile(backend, &subject.graph, &[shown(output)], subject.dtype)?;
     let all: Vec<String> = std::iter::once(output).chain(subject.hides.iter().copied()).map(shown).collect();
     let parts = compile(backend, &subject.graph, &all, subject.dtype)?;
-    backend.create_caches(&CacheLayout::default()).map_err(|error| error.to_string())?;
+    let caches = CacheLayout { state_layers: vec![MIXER], slots: 2 * MOST_TOKENS, ..CacheLayout::default() };
+    backend.create_caches(&caches).map_err(|error| error.to_string())?;
+    let mut firsts: HashMap<u32, Vec<f32>> = HashMap::new();
     for &(tokens, saved) in &subject.saves {
         let counts = [fused, parts].map(|id| backend.launch_count(id, tokens).expect("it was compiled"));
         if counts[0] + saved > counts[1] {
@@ -251,16 +301,22 @@ fn check(backend: &mut CudaBackend, subject: &Subject) -> Result<(), String> {
                 counts[0], counts[1]
             ));
         }
-        let want = run(backend, parts, tokens, subject.hidden)?;
-        for again in 0..2 {
-            let got = run(backend, fused, tokens, subject.hidden)?;
+        for step in 0..subject.steps {
+            let sizes = (tokens, subject.hidden);
+            let want = run(backend, parts, sizes, (0, step))?;
+            let got = run(backend, fused, sizes, (MOST_TOKENS, step))?;
             let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() && a.is_finite();
             if let Some(at) = got.iter().zip(&want).position(|pair| !is_same(pair)) {
                 let (row, col) = (at / cols, at % cols);
                 return Err(format!(
-                    "{tokens} tokens, run {again}: value {col} of row {row} is {} instead of {}",
+                    "{tokens} tokens, step {step}: value {col} of row {row} is {} instead of {}",
                     got[at], want[at]
                 ));
+            }
+            // The first row alone and in company.
+            let first = firsts.entry(step).or_insert_with(|| got[..cols].to_vec());
+            if first.iter().zip(&got).any(|(a, b)| a.to_bits() != b.to_bits()) {
+                return Err(format!("{tokens} tokens, step {step}: the first row is not what it is alone"));
             }
         }
     }

@@ -16,7 +16,7 @@ DEVICE void products_wait() {}
 template <int COUNT>
 DEVICE void products_hold(float*) {}
 template <int COUNT>
-DEVICE void products_hold(u32*) {}
+DEVICE void products_hold(const u32 (&)[COUNT]) {}
 
 DEVICE u64 swizzled_rows(u32 address) {
     if (address % 1024 != 0) emulated::fail("swizzled rows start at %u, which is no multiple of 1024", address);

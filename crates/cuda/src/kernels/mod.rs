@@ -10,6 +10,7 @@ pub(crate) mod delta_scan;
 pub(crate) mod embed;
 pub(crate) mod experts;
 pub(crate) mod gated_group_norm;
+pub(crate) mod gated_matmul;
 pub(crate) mod glu;
 pub(crate) mod matmul;
 pub(crate) mod moe_matmul;
@@ -22,6 +23,7 @@ pub(crate) mod rope;
 pub(crate) mod round;
 pub(crate) mod short_conv;
 pub(crate) mod slot;
+pub(crate) mod sorted_rows;
 pub(crate) mod ssm_conv;
 pub(crate) mod ssm_dt;
 pub(crate) mod ssm_scan;
@@ -62,7 +64,12 @@ pub(crate) fn declarations(arch: Arch) -> Vec<Declaration> {
 
 /// Kernels of several calls, at the sizes that are met most.
 pub(crate) fn fused_specialisations(arch: Arch) -> Vec<Specialisation> {
-    [experts::specialisations(arch), normed_matmul::specialisations(arch)].concat()
+    [
+        experts::specialisations(arch),
+        gated_matmul::specialisations(arch),
+        normed_matmul::specialisations(arch),
+    ]
+    .concat()
 }
 
 /// Sizes of kernels that the released models meet beside those that are declared.

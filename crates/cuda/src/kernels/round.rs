@@ -12,7 +12,15 @@ use crate::source::{Source, Specialisation};
 use crate::step_table::StepTable;
 
 c_struct! {
-    struct QuantizeParams { step: Ptr<StepTable>, x: View, out: View, kind: u32, unused: u32 }
+    struct QuantizeParams {
+        step: Ptr<StepTable>,
+        x: View,
+        out: View,
+        /// The rows that outputs are made of; null where each is made of its own.
+        order: Ptr<u32>,
+        kind: u32,
+        unused: u32,
+    }
 }
 
 static SOURCE: Source = Source {
@@ -83,15 +91,30 @@ pub(crate) fn declare(_: Arch) -> Vec<Declaration> {
     vec![Declaration::new(OpKind::Quantize, "f32", kernels, bind).offering(|row| row.accepting(accepts))]
 }
 
+fn params(binding: &Binding, elem: Elem, order: Ptr<u32>) -> QuantizeParams {
+    let (x, out) = (binding.input(0), binding.output(0));
+    QuantizeParams { step: binding.step, x, out, order, kind: kind(elem), unused: 0 }
+}
+
+/// Whether a warp can take a row of a rounding.
+pub(crate) fn fits_warps(binding: &Binding) -> bool {
+    let x = binding.input(0);
+    x.cols.is_multiple_of(4) && x.stride.is_multiple_of(16) && x.cols <= MANY_COLS
+}
+
+/// Rows by a warp each; with an order, output rows are made of those that it names.
+pub(crate) fn by_warps(binding: &Binding, order: Ptr<u32>) -> Launch {
+    let blocks = binding.rows().div_ceil(MANY_WARPS);
+    let launch = Launch::new(many_kernel(), &params(binding, F16, order));
+    launch.grid([blocks, 1, 1]).block(32 * MANY_WARPS)
+}
+
 fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
     let Op::Quantize(elem) = binding.call.op else { binding.wrong_op() };
-    let (x, out) = (binding.input(0), binding.output(0));
-    let params = QuantizeParams { step: binding.step, x, out, kind: kind(elem), unused: 0 };
-    let is_in_fours = x.cols.is_multiple_of(4) && x.stride.is_multiple_of(16);
-    if elem == F16 && binding.rows() >= MANY_ROWS && x.cols <= MANY_COLS && is_in_fours {
-        let blocks = binding.rows().div_ceil(MANY_WARPS);
-        return Ok(vec![Launch::new(many_kernel(), &params).grid([blocks, 1, 1]).block(32 * MANY_WARPS)]);
+    if elem == F16 && binding.rows() >= MANY_ROWS && fits_warps(binding) {
+        return Ok(vec![by_warps(binding, Ptr::NULL)]);
     }
-    let threads = row_threads(x.cols);
+    let params = params(binding, elem, Ptr::NULL);
+    let threads = row_threads(params.x.cols);
     Ok(vec![Launch::new(kernel(threads), &params).grid([binding.rows(), 1, 1]).block(threads)])
 }

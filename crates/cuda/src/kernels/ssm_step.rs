@@ -33,6 +33,12 @@ c_struct! {
         eps: f32,
         /// Sums of squares that the blocks of `ssm_row` leave, by row and piece.
         sums: Ptr<f32>,
+        /// Where the next kernel normalises the row: raw columns of B and C that it is to keep, and the address for them.
+        raw: Ptr<f32>,
+        raw_at: Ptr<u64>,
+        /// Whether another kernel normalises rows.
+        is_normed_apart: u32,
+        unused: u32,
     }
 }
 
@@ -50,6 +56,9 @@ static ROW: Source = Source {
 
 /// Most sequences of a step that `ssm_row` counts the blocks of.
 const MOST_ROWS: usize = 1024;
+
+/// Rows from which a kernel that normalises them takes less than the arrivals that it replaces.
+const NORMED_APART: usize = 16;
 
 /// Taps that a thread reads at once.
 const MOST_TAPS: usize = 8;
@@ -72,16 +81,22 @@ fn row_shared_bytes(dims: &SsmDims) -> u32 {
     (SSM_CHUNK * (4 * (dims.state + 8) + 4 * (PART_CHANNELS + 8) + 8)) as u32
 }
 
-fn row_kernel(dims: &SsmDims, elem: StateElem) -> Specialisation {
-    let kernel = sized(Specialisation::new(&ROW, "ssm_row"), dims, elem, chunk_shared_bytes(dims));
+fn row_kernel(entry: &'static str, dims: &SsmDims, elem: StateElem) -> Specialisation {
+    let kernel = sized(Specialisation::new(&ROW, entry), dims, elem, chunk_shared_bytes(dims));
     let kernel = kernel.define("TAPS", dims.taps).define("MOST_ROWS", MOST_ROWS);
-    kernel.define("ROW_SHARED_BYTES", row_shared_bytes(dims)).expecting(Expects::Mma)
+    kernel.define("ROW_SHARED_BYTES", row_shared_bytes(dims))
+}
+
+/// The kernels of steps of one token per sequence.
+fn row_kernels(dims: &SsmDims, elem: StateElem) -> [Specialisation; 2] {
+    let row = row_kernel("ssm_row", dims, elem).expecting(Expects::Mma);
+    [row, row_kernel("ssm_row_finish", dims, elem)]
 }
 
 /// The kernels of these sizes, for states of every type.
 pub(crate) fn sizes(dims: &SsmDims) -> Vec<Specialisation> {
-    let rows = StateElem::ALL.map(|elem| row_kernel(dims, elem));
-    [StateElem::ALL.map(|elem| both(dims, elem)).concat(), rows.to_vec()].concat()
+    let rows = StateElem::ALL.map(|elem| row_kernels(dims, elem)).concat();
+    [StateElem::ALL.map(|elem| both(dims, elem)).concat(), rows].concat()
 }
 
 fn both(dims: &SsmDims, elem: StateElem) -> [Specialisation; 2] {
@@ -102,7 +117,7 @@ pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
         let is_even = matches!(site.op, Op::SsmStep { dims, .. } if is_even(dims));
         is_even && site.phase == Phase::Decode && accepts(site)
     };
-    let rows = StateElem::ALL.map(|elem| row_kernel(&RELEASED, elem)).to_vec();
+    let rows = StateElem::ALL.map(|elem| row_kernels(&RELEASED, elem)).concat();
     let segments =
         [StateElem::ALL.map(|elem| both(&RELEASED, elem)).concat(), both(&ODD, StateElem::F16).to_vec()];
     vec![
@@ -131,26 +146,87 @@ fn params(binding: &Binding) -> Result<(SsmDims, SsmStepParams), BackendError> {
         rounded_kind,
         eps,
         sums: Ptr::NULL,
+        raw: Ptr::NULL,
+        raw_at: Ptr::NULL,
+        is_normed_apart: 0,
+        unused: 0,
     };
     Ok((dims, params))
 }
 
-fn bind_rows(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
-    let (dims, params) = params(binding)?;
-    let (tokens, layout) = (binding.bucket.tokens, binding.slots().layout);
+/// Whether `ssm_row` can run a step of so many tokens.
+fn fits_rows(binding: &Binding) -> bool {
     // Vectors of four are read of the rows.
-    if tokens > MOST_ROWS
-        || !layout.chunks.is_power_of_two()
-        || !binding.call.inputs.iter().chain(&binding.call.outputs).all(is_in_fours)
-    {
+    binding.bucket.tokens <= MOST_ROWS
+        && binding.slots().layout.chunks.is_power_of_two()
+        && binding.call.inputs.iter().chain(&binding.call.outputs).all(is_in_fours)
+}
+
+fn row_launch(binding: &Binding, dims: &SsmDims, params: &SsmStepParams) -> Launch {
+    Launch::new(row_kernel("ssm_row", dims, binding.slots().layout.elem), params)
+        .grid([head_blocks(dims), binding.bucket.tokens as u32, 1])
+        .block(chunk_threads(dims))
+        .shared(row_shared_bytes(dims))
+}
+
+fn bind_rows(binding: &Binding) -> Result<Vec<Launch>, BackendError> {
+    if !fits_rows(binding) {
         return bind(binding);
     }
-    let sums = binding.scratch(tokens * dims.inner() / NORM_PIECE * size_of::<f32>()).cast();
-    let launch = Launch::new(row_kernel(&dims, layout.elem), &SsmStepParams { sums, ..params })
-        .grid([head_blocks(&dims), tokens as u32, 1])
-        .block(chunk_threads(&dims))
-        .shared(row_shared_bytes(&dims));
-    Ok(vec![launch])
+    let (dims, params) = params(binding)?;
+    let sums = binding.bucket.tokens * dims.inner() / NORM_PIECE * size_of::<f32>();
+    let sums = binding.scratch(sums).cast();
+    let tokens = binding.bucket.tokens;
+    let is_normed_apart = tokens >= NORMED_APART;
+    let params = SsmStepParams { sums, is_normed_apart: u32::from(is_normed_apart), ..params };
+    let row = row_launch(binding, &dims, &params);
+    if !is_normed_apart {
+        return Ok(vec![row]);
+    }
+    let finish = row_kernel("ssm_row_finish", &dims, binding.slots().layout.elem);
+    let finish = Launch::new(finish, &params).grid([tokens as u32, 1, 1]).block(chunk_threads(&dims));
+    Ok(vec![row, finish])
+}
+
+/// What `ssm_row` leaves of one row to a kernel that normalises it.
+pub(super) struct Gated {
+    pub launch: Launch,
+    pub values: Ptr<f32>,
+    pub norm: Ptr<f32>,
+    pub sums: Ptr<f32>,
+    pub raw: Ptr<f32>,
+    pub raw_at: Ptr<u64>,
+    pub raw_cols: u32,
+    pub cols: u32,
+    pub groups: usize,
+    pub eps: f32,
+}
+
+/// `ssm_row` of one token without its norm; none where it does not run.
+pub(super) fn bind_gated(binding: &Binding) -> Result<Option<Gated>, BackendError> {
+    let (dims, params) = params(binding)?;
+    if binding.bucket.tokens != 1 || !is_even(&dims) || !fits_rows(binding) {
+        return Ok(None);
+    }
+    let floats = |count: usize| binding.scratch(count * size_of::<f32>());
+    let raw_cols = 2 * dims.group_state();
+    let (sums, raw, raw_at) =
+        (floats(dims.inner() / NORM_PIECE).cast(), floats(raw_cols).cast(), floats(2).cast());
+    // Others may have the output's place when the next kernel reads it.
+    let out = View { data: floats(dims.inner()), ..params.out };
+    let params = SsmStepParams { sums, raw, raw_at, out, is_normed_apart: 1, ..params };
+    Ok(Some(Gated {
+        launch: row_launch(binding, &dims, &params),
+        values: out.data.cast(),
+        norm: params.norm,
+        sums,
+        raw,
+        raw_at,
+        raw_cols: raw_cols as u32,
+        cols: params.out.cols,
+        groups: dims.groups,
+        eps: params.eps,
+    }))
 }
 
 fn bind(binding: &Binding) -> Result<Vec<Launch>, BackendError> {

@@ -177,7 +177,7 @@ impl Tiles {
     pub fn consumers(self) -> usize {
         match (self.coding, self.bits) {
             _ if self.parts == 2 => 2,
-            (_, 5 | 6) | (Coding::Steps, _) | (Coding::Line | Coding::Linear, 8) => 2,
+            (_, 5 | 6) | (Coding::Steps | Coding::Plain, _) | (Coding::Line | Coding::Linear, 8) => 2,
             (Coding::Line, _) if self.group < 32 => 2,
             _ => 3,
         }

@@ -2,7 +2,7 @@
 
 use mambo_kernel::BackendError;
 
-use super::form::{TILE_COLS, Tiles};
+use super::form::{Form, TILE_COLS, Tiles};
 use super::kernels::{
     MatmulManyParams, MatmulParams, MoeGatherParams, MoeSortParams, RowTile, gather_kernel, many_kernel,
     many_threads, sort_kernel, stage_bytes, stages, tiled_kernel,
@@ -10,6 +10,7 @@ use super::kernels::{
 use super::product::Product;
 use crate::kernels::binding::narrow;
 use crate::launch::Launch;
+use crate::params::Ptr;
 use crate::tensor_map::TensorMap;
 
 const SORT_THREADS: u32 = 1024;
@@ -19,7 +20,26 @@ const GATHER_ROWS: u32 = 8;
 const TILED_THREADS: u32 = 256;
 const TILED_STAGES: usize = 4;
 
+/// An experts' product of rows that stand in the order of their experts already.
+pub(in crate::kernels) struct OfSortedRows {
+    pub sort: Launch,
+    /// The rows in their order, once they are sorted.
+    pub order: Ptr<u32>,
+    pub product: Launch,
+}
+
 impl Product<'_> {
+    /// The launches for rows that whoever writes them brings into order; none where another kernel multiplies them.
+    pub fn of_sorted_rows(&self) -> Result<Option<OfSortedRows>, BackendError> {
+        let Form::Tiles(tiles) = self.packed.form else { return Ok(None) };
+        let Some(rows) = self.many_rows(tiles).filter(|_| self.facts().arch.is_hopper()) else {
+            return Ok(None);
+        };
+        let mut params = self.params();
+        let sort = self.sort(&mut params, rows);
+        Ok(Some(OfSortedRows { sort, order: params.order, product: self.many_boxes(tiles, rows, params)? }))
+    }
+
     /// In tiles of so many rows.
     pub(super) fn many(&self, tiles: Tiles, rows: usize) -> Result<Vec<Launch>, BackendError> {
         let mut params = self.params();

@@ -149,7 +149,7 @@ impl Product<'_> {
     }
 
     /// Rows of a tile for a kernel of many rows; none where those of fewer rows are faster.
-    fn many_rows(&self, tiles: Tiles) -> Option<usize> {
+    pub(super) fn many_rows(&self, tiles: Tiles) -> Option<usize> {
         let sizes = if self.facts().arch.is_hopper() { many_rows(tiles) } else { tiled_rows(tiles) };
         let wanted = match self.ids {
             None if self.rows() <= SOME_ROWS[0] => return None,
