@@ -66,7 +66,6 @@ def arguments():
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--picture", metavar="FILE", help="where the levels are drawn")
     parser.add_argument("--busy", type=float, metavar="SHARE", help=argparse.SUPPRESS)
-    parser.add_argument("--ask", type=int, metavar="PORT", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -184,15 +183,18 @@ def tail(gaps):
 
 
 def stall_once(server, args, more, prompt):
-    """A stream that runs while a prompt is read: its gaps before, beside and after. The prompt is sent by a process of
-    its own, because a second thread of this one would hold up the reading of the stream."""
+    """A stream that runs while a prompt is read: its gaps before, beside and after. One loop reads both answers: another
+    process would take milliseconds from the server's cores just for starting and ending."""
     running = server.ask("Tell me a story about a fox.", args.prompt * 3 // 2, **more)
-    with subprocess.Popen([sys.executable, __file__, "--ask", str(server.port), "--before", str(args.before)], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as reader:
-        reader.stdin.write(prompt)
-        reader.stdin.close()
-        server.answers(running)
-        begin, end = (float(moment) - running.begin for moment in reader.stdout.read().split())
+    over = run([running], lambda _: None, later=(running.begin + args.before, lambda: server.ask(prompt, 1)))
+    asked = [answer.finish() for answer in over if running.finish() is not answer]
+    if not asked:
+        say("  the stream ended before the prompt was sent")
+        return None
+    # A token without text, as random weights choose, has no moment: its answer ends with it.
+    first = asked[0].moments[0] if asked[0].moments else asked[0].received[-1][0]
+    begin = asked[0].begin - running.begin
+    end = begin + first
     found = {"prompt_s": end - begin}
     for where, moments in (("client", running.moments), ("engine", running.token_moments)):
         if not moments:
@@ -213,18 +215,6 @@ def stall_once(server, args, more, prompt):
         found[where] = {"usual_ms": usual, "beside": beside, "alone": alone, "ratio": ratios(beside),
                         "alone_ratio": ratios(alone)}
     return found
-
-
-def ask_when_told(port, before):
-    """Sends the prompt of standard input a moment after it came, and prints when it was sent and its first token came."""
-    server, prompt = Server([], "other"), sys.stdin.read()
-    server.port = port
-    time.sleep(before)
-    asked = server.ask(prompt, 1)
-    [answer] = server.answers(asked)
-    # A token without text, as random weights choose, has no moment: its answer ends with it.
-    first = answer.moments[0] if answer.moments else answer.received[-1][0]
-    print(answer.begin, answer.begin + first)
 
 
 def stall(server, args, more):
@@ -347,8 +337,6 @@ def main():
     args = arguments()
     if args.busy is not None:
         return keep_busy(args.busy)
-    if args.ask:
-        return ask_when_told(args.ask, args.before)
     most = max([BESIDE, *map(int, args.streams.split(","))])
     context = max(2 * args.prompt, 2048)
     chosen = ["-m", args.model] if args.model else []

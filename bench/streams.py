@@ -81,18 +81,23 @@ class Answer:
         return self
 
 
-def run(answers, more, pause=0):
+def run(answers, more, pause=0, later=None):
     """Reads answers to their ends, in order of their ends; `more(answer)` gives another one for each, or nothing.
 
-    With a pause what has come meanwhile is read at once: cheaper where moments do not matter.
+    With a pause what has come meanwhile is read at once: cheaper where moments do not matter. `later` is a moment and
+    what begins one more answer then.
     """
     over = []
     with selectors.DefaultSelector() as selector:
         for answer in answers:
             selector.register(answer.socket, selectors.EVENT_READ, answer)
         while selector.get_map():
-            ready = selector.select(timeout=120)
-            if not ready:
+            wait = max(0, later[0] - time.perf_counter()) if later else 120
+            ready = selector.select(timeout=wait)
+            if later and time.perf_counter() >= later[0]:
+                answer, later = later[1](), None
+                selector.register(answer.socket, selectors.EVENT_READ, answer)
+            elif not ready and not later:
                 raise RuntimeError("nothing has come for two minutes")
             time.sleep(pause)
             for key, _ in ready:

@@ -15,6 +15,7 @@ use mambo_kernel::{
 
 use crate::memory::Buffer;
 use crate::shared::SharedSlice;
+use crate::simd::Simd;
 
 /// Where an attention layer's pages are.
 #[derive(Clone, Copy)]
@@ -319,6 +320,18 @@ impl<'a> CacheViews<'a> {
     pub unsafe fn slot_mut(&self, slot: usize, layer: usize, range: Range<usize>) -> &'a mut [f32] {
         // SAFETY: guaranteed by the caller.
         unsafe { self.slots.write(self.slot_range(slot, layer, range)) }
+    }
+
+    /// Has floats of a layer's part of a slot brought into cache.
+    #[inline(always)]
+    pub fn prefetch_slot<S: Simd>(&self, slot: usize, layer: usize, range: Range<usize>) {
+        self.slots.prefetch::<S>(self.slot_range(slot, layer, range));
+    }
+
+    /// Where a head's state at the start of the chunk that holds `position` begins, in bytes from that of all slots.
+    pub fn state_begin(&self, slot: usize, layer: usize, position: usize, head: usize) -> usize {
+        let words = self.slot_layout(layer).state_at(position, head);
+        self.slot_range(slot, layer, words).start * size_of::<f32>()
     }
 
     /// A head's state at the start of the chunk that holds `position`.

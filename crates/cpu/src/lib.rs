@@ -10,6 +10,7 @@ mod bandwidth;
 mod barriers;
 mod cache;
 mod clock;
+mod cores;
 pub mod host_memory;
 mod isa;
 mod kernels;

@@ -1,10 +1,15 @@
 //! Waiting in three stages: spin, yield, park. Knows nothing of what is waited for.
+//!
+//! Where the one that is waited for was last seen on the waiter's own core, the waiter yields at once: as long as it
+//! spins there, nothing happens that it waits for.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{Thread, current, park_timeout, yield_now};
 use std::time::{Duration, Instant};
+
+use crate::cores::Cores;
 
 /// Spins between two looks at the clock.
 const SPINS_PER_CHECK: u32 = 32;
@@ -17,6 +22,8 @@ pub(crate) struct Parking {
     park_after: Duration,
     /// Longest time parked before it checks the condition unasked.
     recheck: Duration,
+    /// Where threads run.
+    cores: Arc<Cores>,
     /// Length of `parked`, written under its lock and read without it.
     count: AtomicUsize,
     /// Parked threads, by index.
@@ -24,8 +31,14 @@ pub(crate) struct Parking {
 }
 
 impl Parking {
-    pub fn new(yield_after: Duration, park_after: Duration, recheck: Duration) -> Parking {
-        Parking { yield_after, park_after, recheck, count: AtomicUsize::new(0), parked: Mutex::default() }
+    pub fn new(
+        yield_after: Duration,
+        park_after: Duration,
+        recheck: Duration,
+        cores: &Arc<Cores>,
+    ) -> Parking {
+        let (count, parked) = (AtomicUsize::new(0), Mutex::default());
+        Parking { yield_after, park_after, recheck, cores: Arc::clone(cores), count, parked }
     }
 
     /// Waits until `ready` returns true: spins, then yields, then parks. [`Parking::wake`] must be called after the
@@ -43,7 +56,7 @@ impl Parking {
             if waited > self.park_after {
                 break;
             }
-            if waited > self.yield_after {
+            if self.cores.is_shared(thread) || waited > self.yield_after {
                 yield_now();
             }
         }
@@ -103,7 +116,7 @@ mod tests {
     fn parked_threads_are_woken() {
         // Far longer than the test takes: no thread wakes up by itself.
         let sleep = Duration::from_secs(60);
-        let parking = Parking::new(Duration::ZERO, Duration::ZERO, sleep);
+        let parking = Parking::new(Duration::ZERO, Duration::ZERO, sleep, &Arc::new(Cores::new(3)));
         let is_ready = AtomicBool::new(false);
         let begin = Instant::now();
         std::thread::scope(|scope| {

@@ -13,6 +13,10 @@ use mambo_kernel::{Elem, Operand};
 use crate::activation::{self, BLOCK, PAIR_COLS, Q8Block};
 
 use crate::memory::{Buffer, Plain};
+use crate::simd::Simd;
+
+/// Bytes that come into cache together.
+const LINE_BYTES: usize = 64;
 
 /// A buffer shared by threads; it stays mutably borrowed meanwhile.
 #[derive(Clone, Copy)]
@@ -51,6 +55,17 @@ impl<'a, T: Plain> SharedSlice<'a, T> {
         assert!(range.start <= range.end && range.end <= self.len, "write outside shared memory");
         // SAFETY: in bounds; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+
+    /// Has a range brought into cache. It is a hint: nothing is read or written.
+    #[inline(always)]
+    pub fn prefetch<S: Simd>(&self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.len, "prefetch outside shared memory");
+        // SAFETY: in bounds, and a slice without elements borrows nothing.
+        let start = unsafe { std::slice::from_raw_parts(self.start.add(range.start).cast::<u8>(), 0) };
+        for line in (0..range.len() * size_of::<T>()).step_by(LINE_BYTES) {
+            S::prefetch(start, line);
+        }
     }
 }
 

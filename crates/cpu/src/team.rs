@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::cores::Cores;
 use crate::parking::Parking;
 
 /// How long a waiter spins before it yields: about as much as threads drift apart in calls with few rows.
@@ -76,6 +77,7 @@ impl Team {
         // With more threads than cores, the thread waited for may need this core.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let yield_after = if size > cores { Duration::ZERO } else { YIELD_AFTER };
+        let seen = Arc::new(Cores::new(size.max(1)));
         let state = Arc::new(TeamState {
             size: size.max(1),
             job: UnsafeCell::new(None),
@@ -86,8 +88,8 @@ impl Team {
             failure: Mutex::new(None),
             arrived: AtomicUsize::new(0),
             generation: AtomicUsize::new(0),
-            in_job: Parking::new(yield_after, PARK_AFTER, RECHECK_FAILURE),
-            idle: Parking::new(yield_after, IDLE_PARK_AFTER, RECHECK_JOB),
+            in_job: Parking::new(yield_after, PARK_AFTER, RECHECK_FAILURE, &seen),
+            idle: Parking::new(yield_after, IDLE_PARK_AFTER, RECHECK_JOB, &seen),
         });
         assert!(size < EPOCH, "a team of {size} threads");
         let mut team = Team { state, workers: Vec::new() };

@@ -61,19 +61,26 @@ impl CacheLayout {
     /// Appends the cell of a slot whose words are laid out as [`SlotLayout`] says.
     pub fn export_slot(&self, words: &[f32], position: usize, into: &mut Vec<u8>) {
         for (part, words) in self.slot_parts(words.len()).map(|(part, range)| (part, &words[range])) {
-            for range in part_ranges(part, position) {
-                into.extend(words[range].iter().flat_map(|word| word.to_le_bytes()));
+            for words in part_ranges(part, position).map(|range| &words[range]) {
+                let start = into.len();
+                into.resize(start + size_of_val(words), 0);
+                let bytes = into[start..].as_chunks_mut().0;
+                bytes.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
             }
         }
     }
 
     /// Fills such a slot from the bytes of a cell, of which there are [`CacheLayout::cell_bytes`].
     pub fn import_slot(&self, words: &mut [f32], position: usize, bytes: &[u8]) {
-        let mut values = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        let mut rest = bytes.as_chunks().0;
         for (part, range) in self.slot_parts(words.len()) {
             let words = &mut words[range];
             for range in part_ranges(part, position) {
-                words[range].iter_mut().zip(&mut values).for_each(|(word, value)| *word = value);
+                let values = rest.split_off(..range.len()).expect("a cell has all bytes of its ranges");
+                words[range]
+                    .iter_mut()
+                    .zip(values)
+                    .for_each(|(word, bytes)| *word = f32::from_le_bytes(*bytes));
             }
         }
     }

@@ -10,10 +10,13 @@ mod tojson;
 mod tools;
 mod value;
 
-use minijinja::machinery::{self, CodeGenerator};
+use std::collections::BTreeMap;
+
+use minijinja::machinery::{self, CodeGenerator, Instructions};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as JinjaValue;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use self_cell::self_cell;
 use serde_json::{Map, Value};
 
 use crate::error::{Result, TextError};
@@ -67,14 +70,45 @@ impl ChatRequest {
     }
 }
 
+/// What is compiled: the template's name and its source without marks for training and without products of constants.
+struct Source {
+    name: String,
+    text: String,
+}
+
+/// The instructions of a template and of its blocks, which borrow from its source.
+struct Compiled<'source> {
+    main: Instructions<'source>,
+    blocks: BTreeMap<&'source str, Instructions<'source>>,
+}
+
+self_cell!(
+    struct Program {
+        owner: Source,
+        #[covariant]
+        dependent: Compiled,
+    }
+);
+
+impl<'source> Compiled<'source> {
+    /// Compiles a template once for all prompts: that takes about as long as rendering a short one.
+    fn of(source: &'source Source, syntax: SyntaxConfig) -> std::result::Result<Self, Error> {
+        let Source { name, text } = source;
+        let mut generator = CodeGenerator::new(name, text);
+        generator.compile_stmt(&machinery::parse(text, name, syntax)?);
+        let (plain, blocks) = generator.finish();
+        let bounded = |plain| bounds::bounded(name, text, plain);
+        let blocks = blocks.iter().map(|(block, plain)| (*block, bounded(plain))).collect();
+        Ok(Compiled { main: bounded(&plain), blocks })
+    }
+}
+
 /// A compiled chat template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
-    syntax: SyntaxConfig,
+    program: Program,
     name: String,
     source: String,
-    /// What is compiled: the source without marks for training and without products of constants.
-    compiled_source: String,
     tokens: Vec<(&'static str, String)>,
     clock: Option<fn() -> i64>,
 }
@@ -97,19 +131,19 @@ impl ChatTemplate {
         environment.add_function("raise_exception", raise_exception);
         bounds::install(&mut environment);
         growing::install(&mut environment);
-        let compiled_source = bounds::unfolded(&without_masks(source), syntax.clone());
-        let parsed = machinery::parse(&compiled_source, name, syntax.clone()).map(drop);
-        parsed.map_err(|error| TextError::TemplateSyntax {
+        let text = bounds::unfolded(&without_masks(source), syntax.clone());
+        let compiled =
+            Program::try_new(Source { name: name.to_owned(), text }, |source| Compiled::of(source, syntax));
+        let program = compiled.map_err(|error| TextError::TemplateSyntax {
             template: name.to_owned(),
             line: error.line().unwrap_or(1),
             detail: describe(&error),
         })?;
         Ok(Self {
             environment,
-            syntax,
+            program,
             name: name.to_owned(),
             source: source.to_owned(),
-            compiled_source,
             tokens: Vec::new(),
             clock: None,
         })
@@ -177,20 +211,11 @@ impl ChatTemplate {
         self.run(JinjaValue::from_pairs(variables)).map_err(|error| self.failed(&error))
     }
 
-    /// Compiles the template and runs it. It is compiled each time: that takes a fraction of what rendering takes, and
-    /// its instructions borrow from its source.
     fn run(&self, variables: JinjaValue) -> std::result::Result<String, Error> {
-        let (name, source) = (self.name.as_str(), self.compiled_source.as_str());
-        let mut generator = CodeGenerator::new(name, source);
-        generator.compile_stmt(&machinery::parse(source, name, self.syntax.clone())?);
-        let (plain, blocks) = generator.finish();
-        let bounded = |plain| bounds::bounded(name, source, plain);
-        let blocks = blocks.iter().map(|(block, plain)| (*block, bounded(plain))).collect();
-        let instructions = bounded(&plain);
+        let Compiled { main, blocks } = self.program.borrow_dependent();
         let mut text = String::new();
         let mut output = machinery::make_string_output(&mut text);
-        let escape = AutoEscape::None;
-        machinery::eval(&self.environment, &instructions, variables, &blocks, &mut output, escape)?;
+        machinery::eval(&self.environment, main, variables, blocks, &mut output, AutoEscape::None)?;
         Ok(text)
     }
 

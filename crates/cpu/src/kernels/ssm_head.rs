@@ -50,6 +50,8 @@ pub(super) struct Head<'a> {
     pub d: f32,
     /// Stored state at the chunk's start; `None` for the first chunk, where it is zero.
     pub state: Option<&'a [u8]>,
+    /// Bytes from there to the state that the thread reads next, if it is brought into cache meanwhile.
+    pub ahead: Option<usize>,
 }
 
 /// What all elements of a head's next state share.
@@ -159,6 +161,33 @@ impl<'a> Chunk<'a> {
         }
     }
 
+    /// `S0·C_t` of `T` positions. What lies `ahead` of the state is prefetched line by line, because a core has few
+    /// outstanding cache misses.
+    #[inline(always)]
+    fn carried<S: Simd, E: StoredState, const T: usize, const V: usize, const PREFETCH: bool>(
+        &self,
+        head: &Head,
+        (t, p, width): (usize, usize, usize),
+        ahead: usize,
+    ) -> [[S::F; V]; T] {
+        let mut acc = [[S::zero(); V]; T];
+        let Some(state) = head.state else { return acc };
+        let c: [&[f32]; T] = std::array::from_fn(|i| self.c[t + i]);
+        for (n, row) in state.chunks_exact(head.place.head_dim * E::BYTES).enumerate() {
+            let row = &row[p * E::BYTES..(p + width) * E::BYTES];
+            for v in 0..V {
+                let s = E::load_part::<S>(&row[stored::<E>(v, width)]);
+                if PREFETCH {
+                    S::prefetch(&row[v * LANES * E::BYTES..], ahead);
+                }
+                for i in 0..T {
+                    acc[i][v] = S::fma(s, S::splat(c[i][n]), acc[i][v]);
+                }
+            }
+        }
+        acc
+    }
+
     #[inline(always)]
     fn tile<S: Simd, E: StoredState, const T: usize, const V: usize>(
         &self,
@@ -171,19 +200,11 @@ impl<'a> Chunk<'a> {
     ) {
         // Only a single vector (V = 1) may be cut short by the end of the head.
         let width = head.place.head_dim.min(p + V * LANES) - p;
-        let mut acc = [[S::zero(); V]; T];
-        if let Some(state) = head.state {
-            let c: [&[f32]; T] = std::array::from_fn(|i| self.c[t + i]);
-            for (n, row) in state.chunks_exact(head.place.head_dim * E::BYTES).enumerate() {
-                let row = &row[p * E::BYTES..(p + width) * E::BYTES];
-                for v in 0..V {
-                    let s = E::load_part::<S>(&row[stored::<E>(v, width)]);
-                    for i in 0..T {
-                        acc[i][v] = S::fma(s, S::splat(c[i][n]), acc[i][v]);
-                    }
-                }
-            }
-        }
+        // Many sequences have one position each, and their states do not fit into cache.
+        let acc = match head.ahead.filter(|_| T == 1) {
+            Some(ahead) => self.carried::<S, E, T, V, true>(head, (t, p, width), ahead),
+            None => self.carried::<S, E, T, V, false>(head, (t, p, width), 0),
+        };
         for i in 0..T {
             let t = t + i;
             let carried = S::splat(carried[t]);

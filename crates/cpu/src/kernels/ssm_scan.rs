@@ -32,6 +32,17 @@ pub(crate) struct SsmScan {
     pub layer: usize,
 }
 
+/// The head whose turn it is.
+#[derive(Clone, Copy)]
+pub(super) struct Turn {
+    /// Its index among the chunk's heads.
+    pub index: usize,
+    /// Among all heads.
+    pub head: usize,
+    /// See [`Head::ahead`].
+    pub ahead: Option<usize>,
+}
+
 /// One layer of a slot.
 #[derive(Clone, Copy)]
 pub(super) struct SlotPart<'a> {
@@ -102,6 +113,40 @@ impl<'a> SlotPart<'a> {
         }
     }
 
+    /// Has a share of the positions of a chunk before `position` brought into cache, and with the first share the
+    /// columns that the convolution needs.
+    #[inline(always)]
+    pub fn prefetch<S: Simd>(
+        &self,
+        position: usize,
+        (share, shares): (usize, usize),
+        cols: &[Range<usize>; 3],
+        conv: &[Range<usize>; 3],
+    ) {
+        let known = position % SSM_CHUNK;
+        for s in known * share / shares..known * (share + 1) / shares {
+            for range in self.ring(position - known + s, cols.clone()) {
+                self.caches.prefetch_slot::<S>(self.slot, self.layer, range);
+            }
+        }
+        if share == 0 {
+            for position in position.saturating_sub(self.layout.dims.taps - 1)..position {
+                for channels in conv {
+                    let range = self.conv_range(position, channels);
+                    self.caches.prefetch_slot::<S>(self.slot, self.layer, range);
+                }
+            }
+        }
+    }
+
+    /// Bytes from a head's state to another slot's in the chunks that hold these positions; they wrap where that one
+    /// lies before.
+    #[inline(always)]
+    pub fn bytes_to_state(&self, other: &SlotPart, heads: [usize; 2], positions: [usize; 2]) -> usize {
+        let own = self.caches.state_begin(self.slot, self.layer, positions[0], heads[0]);
+        other.caches.state_begin(other.slot, other.layer, positions[1], heads[1]).wrapping_sub(own)
+    }
+
     /// Stores a position's x, B and dt.
     ///
     /// # Safety
@@ -138,7 +183,7 @@ impl<'a> SlotPart<'a> {
         &self,
         chunk: &Chunk,
         start: usize,
-        index_and_head: (usize, usize),
+        turn: Turn,
         weights: [&[f32]; 2],
         floats: &mut [f32],
         out: &mut [&mut [f32]; SSM_CHUNK],
@@ -146,11 +191,9 @@ impl<'a> SlotPart<'a> {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match self.layout.elem {
-                StateElem::F32 => self.head_in::<S, F32>(chunk, start, index_and_head, weights, floats, out),
-                StateElem::F16 => self.head_in::<S, F16>(chunk, start, index_and_head, weights, floats, out),
-                StateElem::BF16 => {
-                    self.head_in::<S, Bf16>(chunk, start, index_and_head, weights, floats, out)
-                }
+                StateElem::F32 => self.head_in::<S, F32>(chunk, start, turn, weights, floats, out),
+                StateElem::F16 => self.head_in::<S, F16>(chunk, start, turn, weights, floats, out),
+                StateElem::BF16 => self.head_in::<S, Bf16>(chunk, start, turn, weights, floats, out),
             }
         }
     }
@@ -164,7 +207,7 @@ impl<'a> SlotPart<'a> {
         &self,
         chunk: &Chunk,
         start: usize,
-        (index, head): (usize, usize),
+        Turn { index, head, ahead }: Turn,
         [a, d]: [&[f32]; 2],
         floats: &mut [f32],
         out: &mut [&mut [f32]; SSM_CHUNK],
@@ -174,7 +217,7 @@ impl<'a> SlotPart<'a> {
         let (weights, rest) = rest.split_at_mut(SSM_CHUNK * SSM_CHUNK);
         let scaled = &mut rest[..SSM_CHUNK * dims.state];
         let place = HeadPlace { index, head_dim: dims.head_dim };
-        let mut own = Head { place, a: a[head], d: d[head], state: None };
+        let mut own = Head { place, a: a[head], d: d[head], state: None, ahead };
         if start > 0 {
             // SAFETY: guaranteed by the caller; the borrow ends before the state is written.
             own.state = Some(unsafe { self.caches.state(self.slot, self.layer, start, head) });
@@ -223,8 +266,9 @@ impl SsmScan {
             chunk.products::<S>(&chunk.c, &mut floats[..SSM_CHUNK * SSM_CHUNK]);
             for (index, head) in heads.clone().enumerate() {
                 let weights = [&self.a[..], &self.d[..]];
+                let turn = Turn { index, head, ahead: None };
                 // SAFETY: a head of a slot belongs to one item.
-                unsafe { part.head::<S>(&chunk, start, (index, head), weights, floats, &mut outs) };
+                unsafe { part.head::<S>(&chunk, start, turn, weights, floats, &mut outs) };
             }
             position = stop;
         }

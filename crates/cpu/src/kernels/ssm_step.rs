@@ -20,7 +20,7 @@ use super::quantize::{can_round_groups, round_blocks};
 use super::ssm_conv::{Filter, MAX_TAPS};
 use super::ssm_dt::step_sizes;
 use super::ssm_head::{Chunk, chunk_floats};
-use super::ssm_scan::{FLOPS, SlotPart};
+use super::ssm_scan::{FLOPS, SlotPart, Turn};
 use super::{Cx, Scratch, ScratchNeed, Work, most_parts};
 use crate::isa::Isa;
 use crate::shared::View;
@@ -84,6 +84,24 @@ impl<'a> Group<'a> {
         let heads = first + count * index / parts..first + count * (index + 1) / parts;
         let channels = heads.start * dims.head_dim..heads.end * dims.head_dim;
         Group { heads, channels, ..self.clone() }
+    }
+
+    /// Has what its heads read of the rings brought into cache, a share with every head of the item `before` it, and
+    /// says how far its state of that head is from the one that is read there.
+    #[inline(always)]
+    fn prefetch<S: Simd>(
+        &self,
+        dims: &SsmDims,
+        (before, start): (&Group, usize),
+        index: usize,
+    ) -> Option<usize> {
+        let cols = [self.channels.clone(), self.state.clone(), self.heads.clone()];
+        let [b, c] = self.b_and_c(dims);
+        let conv = [self.channels.clone(), b, c];
+        self.slot.prefetch::<S>(self.position, (index, before.heads.len()), &cols, &conv);
+        let heads = [before.heads.start + index, self.heads.start + index];
+        let is_read = self.position >= SSM_CHUNK;
+        is_read.then(|| before.slot.bytes_to_state(&self.slot, heads, [start, self.position]))
     }
 
     /// Where its B and C are in xBC.
@@ -159,9 +177,16 @@ impl SsmStep {
     }
 
     /// Computes a part of a group: its outputs before the norm, its states, and its own columns of the rings. B of
-    /// the group is left in `own_b`.
+    /// the group is left in `own_b`. What this thread reads `next` is brought into cache meanwhile.
     #[inline(always)]
-    fn scan<S: Simd>(&self, cx: &Cx, part: &Group, own_b: &mut [f32], floats: &mut [f32]) {
+    fn scan<S: Simd>(
+        &self,
+        cx: &Cx,
+        part: &Group,
+        next: Option<&Group>,
+        own_b: &mut [f32],
+        floats: &mut [f32],
+    ) {
         let dims = self.dims;
         let (x, out) = (cx.view(&self.x), cx.view(&self.out));
         let &Group { rows, position, slot, ref heads, ref channels, .. } = part;
@@ -195,10 +220,10 @@ impl SsmStep {
             }
             chunk.products::<S>(&chunk.c, &mut floats[..SSM_CHUNK * SSM_CHUNK]);
             for (index, head) in heads.clone().enumerate() {
+                let ahead = next.and_then(|next| next.prefetch::<S>(&dims, (part, start), index));
+                let turn = Turn { index, head, ahead };
                 // SAFETY: a head of a slot belongs to one item.
-                unsafe {
-                    slot.head::<S>(&chunk, start, (index, head), [&self.a, &self.d], floats, &mut outs)
-                };
+                unsafe { slot.head::<S>(&chunk, start, turn, [&self.a, &self.d], floats, &mut outs) };
             }
             done += end - new;
         }
@@ -250,11 +275,23 @@ impl Work for SsmStep {
         let wanted = cx.threads.div_ceil(groups.max(1));
         let parts = wanted.min(dims.heads / dims.groups).min(most_parts(groups)).max(1);
         let (own_b, floats) = scratch.floats.split_at_mut(SSM_CHUNK * dims.state);
+        let group = |index: usize| Group::new(self, cx, &segments[index / dims.groups], index % dims.groups);
+        if parts == 1 {
+            while let Some(run) = cx.next_run(0, groups) {
+                for index in run.clone() {
+                    let own = group(index);
+                    let next = (index + 1 < run.end).then(|| group(index + 1));
+                    self.scan::<S>(cx, &own, next.as_ref(), own_b, floats);
+                    self.finish::<S>(cx, &own, own_b, floats);
+                }
+            }
+            return;
+        }
         while let Some(item) = cx.next(0, groups * parts) {
             let (index, part) = (item / parts, item % parts);
-            let group = Group::new(self, cx, &segments[index / dims.groups], index % dims.groups);
-            self.scan::<S>(cx, &group.part(&dims, part, parts), own_b, floats);
-            if parts == 1 || cx.is_last_part(1, (index, groups), parts) {
+            let group = group(index);
+            self.scan::<S>(cx, &group.part(&dims, part, parts), None, own_b, floats);
+            if cx.is_last_part(1, (index, groups), parts) {
                 self.finish::<S>(cx, &group, own_b, floats);
             }
         }

@@ -1,7 +1,9 @@
 //! Tokens on their way to who asked for them. Where they come faster than anybody can read, several are handed over
-//! together: waking the task that turns them into text, and a write to its client, cost more than the text itself.
+//! together: waking the task that turns them into text, and a write to its client, cost more than the text itself. All
+//! answers hand over after the same step, because whatever runs then takes cores from the threads of the next one, which
+//! wait for each other.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -15,6 +17,29 @@ const LONGEST_WAIT: Duration = Duration::from_millis(16);
 /// How long a token may wait for those after it while so many answers run.
 pub(super) fn wait_among(answers: usize) -> Duration {
     LONGEST_WAIT.min(PACE * u32::try_from(answers).unwrap_or(u32::MAX))
+}
+
+/// When answers hand over what they have gathered.
+#[derive(Debug)]
+pub(super) struct Turns {
+    /// When the oldest token that is not handed over yet has waited long enough.
+    until: Instant,
+}
+
+impl Turns {
+    pub fn new(now: Instant) -> Turns {
+        Turns { until: now }
+    }
+
+    /// Whether everything is handed over after the step that ended now, because the next one, which takes as long, would
+    /// end too late.
+    pub fn is_due(&mut self, now: Instant, step: Duration, wait: Duration) -> bool {
+        let is_due = now + step > self.until;
+        if is_due {
+            self.until = now + step + wait;
+        }
+        is_due
+    }
 }
 
 /// The way back to who asked.
@@ -31,12 +56,10 @@ impl Delivery {
         Delivery { updates, gathered: Vec::new(), began: false }
     }
 
-    /// Takes a token. It is handed over at once if it is the first, or if one would wait longer than it may until the
-    /// next, which is expected after `step`.
-    pub fn token(&mut self, said: Said, step: Duration, wait: Duration) {
-        let next = said.at + step;
+    /// Takes a token. It is handed over at once if it is the first, or if it is time.
+    pub fn token(&mut self, said: Said, is_due: bool) {
         self.gathered.push(said);
-        if !self.began || next > self.gathered[0].at + wait {
+        if !self.began || is_due {
             self.hand_over();
         }
     }
@@ -64,8 +87,6 @@ impl Delivery {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use mambo_engine::{Choice, FinishReason};
     use tokio::sync::mpsc::unbounded_channel;
 
@@ -75,9 +96,11 @@ mod tests {
     fn handed_over(step: Duration, answers: usize) -> Vec<Vec<u32>> {
         let (sender, mut receiver) = unbounded_channel();
         let (mut delivery, begin) = (Delivery::new(sender), Instant::now());
+        let mut turns = Turns::new(begin);
         for token in 0..10 {
-            let said = Said { choice: Choice { token, logprobs: None }, at: begin + step * token };
-            delivery.token(said, step, wait_among(answers));
+            let at = begin + step * token;
+            let is_due = turns.is_due(at, step, wait_among(answers));
+            delivery.token(Said { choice: Choice { token, logprobs: None }, at }, is_due);
         }
         delivery.send(Update::Finished(FinishReason::Stop));
         let updates = std::iter::from_fn(|| receiver.try_recv().ok());

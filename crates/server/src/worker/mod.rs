@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use crate::disk::Spill;
 use crate::job::{Job, Said, Update};
 use crate::metrics::Metrics;
-use delivery::{Delivery, wait_among};
+use delivery::{Delivery, Turns, wait_among};
 pub(crate) use lending::Borrowed;
 use lending::Lending;
 use pace::Pace;
@@ -85,8 +85,8 @@ impl Worker {
             pace: Pace::new(),
             lending: Arc::clone(&lending),
             left_cores: 0,
-            step: Duration::ZERO,
-            wait: Duration::ZERO,
+            turns: Turns::new(Instant::now()),
+            is_due: true,
             stop_at: None,
             swept: Instant::now(),
         };
@@ -170,10 +170,9 @@ struct State {
     lending: Arc<Lending>,
     /// Cores that the backend does without.
     left_cores: usize,
-    /// What the last step took.
-    step: Duration,
-    /// How long a token may wait for those after it.
-    wait: Duration,
+    turns: Turns,
+    /// Whether answers hand over what they have after the last step.
+    is_due: bool,
     stop_at: Option<Instant>,
     swept: Instant,
 }
@@ -191,9 +190,10 @@ impl State {
             let load = self.engine.last_step();
             let events = self.engine.end(Wait::Block).unwrap_or_default();
             if begun {
-                self.step = begin.elapsed();
-                self.wait = wait_among(load.answers);
-                self.pace.note(load, self.step);
+                let now = Instant::now();
+                let step = now - begin;
+                self.is_due = self.turns.is_due(now, step, wait_among(load.answers));
+                self.pace.note(load, step);
             }
             events.into_iter().for_each(|event| self.report(event));
             self.sweep();
@@ -293,7 +293,7 @@ impl State {
             Event::Token { choice, .. } => {
                 let since = running.last_token.replace(now);
                 self.metrics.note_token(since.map(|then| now - then), since_arrival);
-                running.delivery.token(Said { choice, at: now }, self.step, self.wait);
+                running.delivery.token(Said { choice, at: now }, self.is_due);
             }
             Event::Embedding { row, .. } => running.delivery.send(Update::Embedding(row)),
             Event::Snapshot { snapshot, .. } => running.delivery.send(Update::Snapshot(snapshot)),
