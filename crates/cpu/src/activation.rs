@@ -2,9 +2,9 @@
 //!
 //! A `q8` row is blocks of 32 signed codes with `scale = amax/127` and `code = round(x·127/amax)`, ties to even; a block
 //! below [`LEAST`] has scale and codes zero, one with a value that is infinite or no number has scale NaN and so has no
-//! value that is a number, and the last block is padded with zeros. After the codes stand the f32 scale, two
-//! i32 (-128 times the sum of all codes and of the first sixteen) and [`ANCHOR`] plus the first of these: kernels take
-//! the zero point of a weight's codes out with them.
+//! value that is a number, and the last block is padded with zeros. After the codes stand the f32 scale, -128 times the
+//! sum of all codes (f32) and of the first sixteen (i32), and [`ANCHOR`] plus the first of these: kernels take the zero
+//! point of a weight's codes out with them, and its minimum in.
 //!
 //! A `bf16x2` row holds each value as the sum of two bf16: the value rounded, and what that left, rounded. All upper
 //! parts come first, then all lower ones, each half padded with zeros to a multiple of [`PAIR_COLS`]. Parts below
@@ -33,8 +33,8 @@ pub(crate) struct Q8Block {
     /// Codes, four to a word: a word is what instructions broadcast over a vector.
     pub codes: [i32; BLOCK / 4],
     pub scale: f32,
-    /// -128 times the sum of all codes.
-    pub offset: i32,
+    /// -128 times the sum of all codes, exactly.
+    pub offset: f32,
     /// -128 times the sum of the first half.
     pub half_offset: i32,
     /// The bits of the float `ANCHOR + offset`.
@@ -92,7 +92,7 @@ fn encode_q8(x: &[f32]) -> Vec<u8> {
         Q8Block {
             codes: bytemuck::cast(codes),
             scale,
-            offset: offset(&codes),
+            offset: offset(&codes) as f32,
             half_offset: offset(&codes[..BLOCK / 2]),
             start: (ANCHOR + offset(&codes) as f32).to_bits() as i32,
         }

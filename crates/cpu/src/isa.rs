@@ -78,7 +78,7 @@ impl Isa {
     /// Whether unpacking codes is free because it runs in parallel with the products: AMD's vector units have spare
     /// pipes for it, Intel's share the same two.
     pub(crate) fn unpacks_for_free(self) -> bool {
-        self == Isa::Avx512 && is_amd()
+        self == Isa::Avx512 && amd_family().is_some()
     }
 
     /// Runs code compiled for this set, which must be one of [`Isa::available`]; the backend checks that when it is
@@ -100,21 +100,47 @@ impl Isa {
     }
 }
 
-/// Prefetch distance in bytes for weights streamed past one row, or past several: what a core reads during the memory
-/// latency. With one row AMD's hardware prefetchers follow the stream by themselves, and software prefetches disturb
-/// them.
-pub(crate) fn fetch_distance(is_one_row: bool) -> usize {
-    if is_one_row && is_amd() { 0 } else { 8192 }
+/// What is prefetched of weights that are streamed past rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fetch {
+    /// Nothing: the hardware's prefetchers follow the stream by themselves, and are disturbed by others.
+    Nothing,
+    /// What lies so many bytes ahead, into L1.
+    Near(usize),
+    /// What lies so many bytes ahead, into L2, which can have more outstanding misses.
+    Far(usize),
 }
 
+/// Bytes that a core reads during the memory latency.
+const FETCH_BYTES: usize = 8192;
+
+impl Fetch {
+    /// For weights streamed past one row, or past several. With one row AMD's cores up to Zen 4 follow the stream by
+    /// themselves; Zen 5 reads faster than its prefetchers ask for, and waiting for L2 shows.
+    pub fn on_this_machine(is_one_row: bool) -> Fetch {
+        match amd_family() {
+            Some(family) if family >= ZEN_5 => Fetch::Near(FETCH_BYTES),
+            Some(_) if is_one_row => Fetch::Nothing,
+            _ => Fetch::Far(FETCH_BYTES),
+        }
+    }
+}
+
+/// The family of Zen 5.
+const ZEN_5: u32 = 0x1a;
+
+/// The family of a processor made by AMD.
 #[cfg(target_arch = "x86_64")]
-fn is_amd() -> bool {
-    std::arch::x86_64::__cpuid(0).ebx == u32::from_le_bytes(*b"Auth")
+fn amd_family() -> Option<u32> {
+    use std::arch::x86_64::__cpuid;
+    let family = __cpuid(1).eax;
+    let family = (family >> 8 & 0xf) + (family >> 20 & 0xff);
+    (__cpuid(0).ebx == u32::from_le_bytes(*b"Auth")).then_some(family)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn is_amd() -> bool {
-    false
+fn amd_family() -> Option<u32> {
+    None
 }
 
 /// Defines the detection of lists of features and the functions that run code with exactly those.

@@ -171,7 +171,8 @@ impl<'a, T: Stored> Block<'a, T> {
         sums: &mut [f32],
     ) {
         let n = self.head_dim;
-        let width = n.min(c + V * LANES) - c;
+        // Several vectors are whole ones. Where the compiler does not know that, sums are kept in memory.
+        let width = if V > 1 { V * LANES } else { LANES.min(n - c) };
         let Weighted { seen, common, kept, weights } = weighted;
         let mut acc = [[S::zero(); V]; Q];
         each_row!(Q, i, {

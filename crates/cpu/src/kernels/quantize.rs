@@ -54,9 +54,10 @@ fn quantize_block<S: Simd>(x: &[f32], out: &mut Q8Block) {
         sums[i] = S::sum_int(code);
     }
     out.scale = scale;
-    out.offset = -128 * (sums[0] + sums[1]);
+    let offset = -128 * (sums[0] + sums[1]);
+    out.offset = offset as f32;
     out.half_offset = -128 * sums[0];
-    out.start = ANCHOR.to_bits() as i32 + out.offset;
+    out.start = ANCHOR.to_bits() as i32 + offset;
 }
 
 /// Quantises columns of a row to 8-bit blocks; the first column starts a block.

@@ -368,4 +368,8 @@ impl Simd for Avx2 {
     fn prefetch(x: &[u8], ahead: usize) {
         simd!(_mm_prefetch::<_MM_HINT_T1>(x.as_ptr().wrapping_add(ahead).cast()))
     }
+    #[inline(always)]
+    fn prefetch_near(x: &[u8], ahead: usize) {
+        simd!(_mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(ahead).cast()))
+    }
 }

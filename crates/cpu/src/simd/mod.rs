@@ -205,6 +205,10 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// more outstanding misses than L1.
     #[inline(always)]
     fn prefetch(_x: &[u8], _ahead: usize) {}
+
+    /// The same into L1.
+    #[inline(always)]
+    fn prefetch_near(_x: &[u8], _ahead: usize) {}
 }
 
 /// [`Simd::blook_up_wide`] byte by byte.

@@ -9,6 +9,7 @@ use mambo_tensor::{Affine, DType, decode_row};
 
 use super::coded::TILE;
 use super::format::{Format, Many, PANEL_ROWS};
+use crate::isa::Fetch;
 use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
@@ -132,7 +133,7 @@ impl<const BITS: usize> Format for AffineFormat<BITS> {
         panels: [&[u8]; N],
         cols: usize,
         x: &[SummedRow; R],
-        _ahead: usize,
+        _fetch: Fetch,
     ) -> [[S::F; R]; N] {
         let (tiles, tile_bytes) = (cols / TILE, TILE * BITS / 8);
         assert!(x.iter().all(|x| x.tiles.len() == tiles && x.sums.len() == tiles));

@@ -14,6 +14,7 @@ use mambo_tensor::DType;
 use super::format::{Format, Many, PANEL_ROWS, PanelSlice, fetch_ahead};
 use super::outliers::Outlier;
 use super::pair_sums::{PairRow, Sums, TILE_PAIRS, TwoParts};
+use crate::isa::Fetch;
 use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
@@ -181,11 +182,11 @@ impl Format for Bf16Format {
         panels: [&[u8]; N],
         cols: usize,
         x: &[&[f32]; R],
-        ahead: usize,
+        fetch: Fetch,
     ) -> [[S::F; R]; N] {
         let (whole, rest) = (cols / GROUP, cols % GROUP);
         let mut sums = [Sums::<S, R>::zero(); N];
-        add_groups(panels, whole, &x.map(|x| &x[..cols]), ahead, &mut sums);
+        add_groups(panels, whole, &x.map(|x| &x[..cols]), fetch, &mut sums);
         if rest > 0 {
             each_row!(N, p, {
                 let (top, groups) = parts(panels[p]);
@@ -246,13 +247,13 @@ impl Format for Bf16Tiles {
         panels: [&[u8]; N],
         cols: usize,
         x: &[TwoParts<'_>; R],
-        ahead: usize,
+        fetch: Fetch,
     ) -> [[S::F; R]; N] {
         if !S::HAS_TILES {
             unreachable!("only the AMX instruction set has tile registers");
         }
         let mut sums = [Sums::<S, R>::zero(); N];
-        add_groups(panels, cols.div_ceil(GROUP), x, ahead, &mut sums);
+        add_groups(panels, cols.div_ceil(GROUP), x, fetch, &mut sums);
         totals(&sums)
     }
 }
@@ -263,7 +264,7 @@ fn add_groups<S: Simd, X: PairRow, const R: usize, const N: usize>(
     panels: [&[u8]; N],
     count: usize,
     x: &[X; R],
-    ahead: usize,
+    fetch: Fetch,
     sums: &mut [Sums<S, R>; N],
 ) {
     assert!(x.iter().all(|x| x.pairs() >= PAIRS * count));
@@ -273,7 +274,7 @@ fn add_groups<S: Simd, X: PairRow, const R: usize, const N: usize>(
             let (top, groups) = panels[p];
             // SAFETY: every panel was cut to `count` groups.
             let group = unsafe { groups.get_unchecked(g) };
-            fetch_ahead::<S>(group, ahead);
+            fetch_ahead::<S>(group, fetch);
             let pairs = pairs::<S>(group, S::load_bytes(top));
             for j in 0..PAIRS {
                 // SAFETY: every row has these columns.

@@ -19,6 +19,7 @@ use mambo_tensor::blocks::Block;
 
 use super::format::{Format, Many, PANEL_ROWS, PanelSlice, fetch_ahead};
 use super::many_codes::UnpackedTile;
+use crate::isa::Fetch;
 use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
@@ -164,7 +165,7 @@ impl Codes {
         match self.kind {
             Kind::Whole => first,
             Kind::Halves => S::fma(other, S::to_float(sums[1]), first),
-            Kind::Line => S::fma(other, S::to_float(S::isplat(x.offset)), first),
+            Kind::Line => S::fma(other, S::splat(x.offset), first),
         }
     }
 
@@ -201,13 +202,19 @@ impl Codes {
         match self.kind {
             Kind::Line => [S::isplat(ANCHOR.to_bits() as i32), none],
             Kind::Whole if self.is_anchored::<S>() => [S::isplat(x.start), none],
-            Kind::Whole => [start::<S>(self.zero, x.offset), none],
+            Kind::Whole => [start::<S>(self.zero, offset(x)), none],
             Kind::Halves => {
                 let first = start::<S>(self.zero, x.half_offset);
-                [first, S::isub(start::<S>(self.zero, x.offset), first)]
+                [first, S::isub(start::<S>(self.zero, offset(x)), first)]
             }
         }
     }
+}
+
+/// -128 times the sum of a block's codes.
+#[inline(always)]
+fn offset(x: &Q8Block) -> i32 {
+    x.start.wrapping_sub(ANCHOR.to_bits() as i32)
 }
 
 /// Start value of a sum that subtracts the codes' zero point.
@@ -252,6 +259,14 @@ impl<C: Coded> Format for CodedFormat<C> {
         }
     }
 
+    fn packed<'a>(slice: &PanelSlice<'a>) -> &'a [u8] {
+        let at = |t: usize| match (t / C::TILES * C::BLOCK_BYTES, t % C::TILES) {
+            (block, 0) => block,
+            (block, tile) => block + C::OWN_BYTES + tile * C::TILE_BYTES,
+        };
+        &slice.panel[at(slice.range.start)..at(slice.range.end)]
+    }
+
     #[inline(always)]
     fn unpack<S: Simd>(slice: &PanelSlice, out: &mut [u8]) {
         assert!(slice.range.end <= tiles_of::<C>(slice.panel));
@@ -294,7 +309,7 @@ impl<C: Coded> Format for CodedFormat<C> {
         panels: [&[u8]; N],
         cols: usize,
         x: &[&[Q8Block]; R],
-        ahead: usize,
+        fetch: Fetch,
     ) -> [[S::F; R]; N] {
         let tiles = cols / TILE;
         assert!(x.iter().all(|x| x.len() == tiles) && panels.iter().all(|p| tiles <= tiles_of::<C>(p)));
@@ -313,7 +328,7 @@ impl<C: Coded> Format for CodedFormat<C> {
                 each_row!(N, p, {
                     // SAFETY: every panel has `tiles` tiles.
                     let tile = unsafe { tile_of::<C>(panels[p], b, j) };
-                    fetch_ahead::<S>(tile, ahead);
+                    fetch_ahead::<S>(tile, fetch);
                     let tile = C::tile::<S>(shared[p], tile);
                     let sums = codes.sums::<S, R>(&tile, &x);
                     each_row!(R, r, {

@@ -7,6 +7,7 @@ use mambo_tensor::{DType, decode_row};
 
 use super::format::{Format, Many, PANEL_ROWS, PanelSlice};
 use super::many_floats::COLUMN_BLOCK;
+use crate::isa::Fetch;
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -53,7 +54,7 @@ impl Format for Decoded {
         _panels: [&[u8]; N],
         _cols: usize,
         _x: &[&[f32]; R],
-        _ahead: usize,
+        _fetch: Fetch,
     ) -> [[S::F; R]; N] {
         unreachable!("decoded types are only multiplied as floats")
     }

@@ -10,6 +10,7 @@ use mambo_tensor::DType;
 
 use super::coded::Kind;
 use super::outliers::Outlier;
+use crate::isa::Fetch;
 use crate::shared::View;
 use crate::simd::Simd;
 
@@ -67,6 +68,11 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// Finds the weights of a row that the packed panel cannot represent.
     fn outliers(_panel: &[u8], _lane: usize, _row: &[u8], _found: &mut Vec<Outlier>) {}
 
+    /// Where the tiles of a slice stand in the panel, for types that are unpacked into codes.
+    fn packed<'a>(_slice: &PanelSlice<'a>) -> &'a [u8] {
+        &[]
+    }
+
     /// Unpacks tiles of a panel into codes, or columns into floats or pairs, as [`Format::MANY`] says.
     fn unpack<S: Simd>(_panel: &PanelSlice, _out: &mut [u8]) {}
 
@@ -77,21 +83,30 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// A row of the input, with the data prepared for it.
     fn row<'a>(x: &View<'a>, row: usize, prepared: &'a [i32]) -> Self::Row<'a>;
 
-    /// The products of `N` panels with `R` rows. Weights `ahead` bytes further on may be prefetched.
+    /// The products of `N` panels with `R` rows. `fetch` says what may be prefetched.
     fn product<S: Simd, const R: usize, const N: usize>(
         panels: [&[u8]; N],
         cols: usize,
         x: &[Self::Row<'_>; R],
-        ahead: usize,
+        fetch: Fetch,
     ) -> [[S::F; R]; N];
 }
 
-/// Prefetches into L2 what lies `ahead` bytes after a part of a panel; does nothing if that is 0.
+/// Prefetches what lies ahead of a part of a panel.
 #[inline(always)]
-pub(super) fn fetch_ahead<S: Simd>(part: &[u8], ahead: usize) {
-    if ahead > 0 {
-        for line in (0..part.len()).step_by(64) {
-            S::prefetch(part, ahead + line);
+pub(super) fn fetch_ahead<S: Simd>(part: &[u8], fetch: Fetch) {
+    let lines = (0..part.len()).step_by(64);
+    match fetch {
+        Fetch::Nothing => {}
+        Fetch::Near(ahead) => {
+            for line in lines {
+                S::prefetch_near(part, ahead + line);
+            }
+        }
+        Fetch::Far(ahead) => {
+            for line in lines {
+                S::prefetch(part, ahead + line);
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use super::many_tiles::{self, ManyTiles};
 use super::round_output::{BLOCK_PANELS, RoundOutput};
 use super::task::Task;
 use super::{Packed, WithFormat, goes_through_tiles, with_format};
-use crate::isa::{Isa, Vectorized, fetch_distance};
+use crate::isa::{Fetch, Isa, Vectorized};
 use crate::kernels::each_row::each_row;
 use crate::kernels::{Cx, ScratchNeed};
 use crate::simd::Simd;
@@ -104,8 +104,8 @@ impl WithFormat for Bind {
             _ if self.0.unpacks_for_free() => MANY_ROWS.1,
             _ => MANY_ROWS.0,
         };
-        let ahead = [true, false].map(fetch_distance);
-        Box::new(Bound::<F> { isa: self.0, many_rows, ahead, format: PhantomData })
+        let fetch = [true, false].map(Fetch::on_this_machine);
+        Box::new(Bound::<F> { isa: self.0, many_rows, fetch, format: PhantomData })
     }
 }
 
@@ -121,8 +121,8 @@ struct Bound<F> {
     isa: Isa,
     /// From this many rows on, panels are unpacked into memory.
     many_rows: usize,
-    /// Prefetch distance with one row, and with several.
-    ahead: [usize; 2],
+    /// What is prefetched with one row, and with several.
+    fetch: [Fetch; 2],
     format: PhantomData<F>,
 }
 
@@ -146,13 +146,11 @@ impl<F: Format> Bound<F> {
         }
         let prepared = &scratch.words[..task.rows.len() * words];
         let unpack = |panel: usize, range: Range<usize>, out: &mut [u8]| {
-            let panel = weight.panel(task.expert, panel);
-            let slice = PanelSlice { dtype: weight.dtype(), panel, cols: weight.cols(), range };
-            isa.call(UnpackSlice::<F> { slice, out, format: PhantomData });
+            isa.call(UnpackSlice::<F> { slice: task.slice(panel, range), out, format: PhantomData });
         };
         if !self.is_many(task.rows.len()) {
-            let ahead = self.ahead[usize::from(task.rows.len() > 1)];
-            return isa.call(Few::<F> { task, prepared, ahead, format: PhantomData });
+            let fetch = self.fetch[usize::from(task.rows.len() > 1)];
+            return isa.call(Few::<F> { task, prepared, fetch, format: PhantomData });
         }
         let TaskScratch { floats, bytes, .. } = scratch;
         // The panel count was chosen for the typical number of rows; an expert may have more.
@@ -162,8 +160,18 @@ impl<F: Format> Bound<F> {
             match F::MANY {
                 Many::Codes(kind) => {
                     let transposed = (words > 0).then(|| bytemuck::cast_slice(prepared));
-                    let wide = F::WIDE;
-                    isa.call(ManyCodes { task, panels, kind, wide, transposed, unpack, floats, bytes });
+                    let (wide, packed) = (F::WIDE, F::packed);
+                    isa.call(ManyCodes {
+                        task,
+                        panels,
+                        kind,
+                        wide,
+                        transposed,
+                        packed,
+                        unpack,
+                        floats,
+                        bytes,
+                    });
                 }
                 Many::Tiles => isa.call(ManyTiles { task, panels, unpack, floats, bytes }),
                 _ => isa.call(ManyFloats { task, panels, unpack, floats, bytes }),
@@ -257,7 +265,7 @@ impl<F: Format> Vectorized for UnpackSlice<'_, F> {
 struct Few<'a, F> {
     task: &'a Task<'a>,
     prepared: &'a [i32],
-    ahead: usize,
+    fetch: Fetch,
     format: PhantomData<F>,
 }
 
@@ -328,7 +336,7 @@ impl<F: Format> Few<'_, F> {
         each_row!(R, r, {
             x[r] = self.row((rows.start + r).min(rows.end - 1));
         });
-        let y = F::product::<S, R, N>(bytes, cols, &x, self.ahead);
+        let y = F::product::<S, R, N>(bytes, cols, &x, self.fetch);
         for n in 0..N {
             for (r, i) in rows.clone().enumerate() {
                 task.store::<S>(panel + n, i, y[n][r]);

@@ -10,6 +10,7 @@ use mambo_tensor::DType;
 use mambo_tensor::blocks::{self, Block as _, E2M1};
 
 use super::format::{Format, Many, PANEL_ROWS, fetch_ahead};
+use crate::isa::Fetch;
 use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
@@ -62,7 +63,7 @@ impl Format for Nvfp4 {
         panels: [&[u8]; N],
         cols: usize,
         x: &[&[f32]; R],
-        ahead: usize,
+        fetch: Fetch,
     ) -> [[S::F; R]; N] {
         let blocks = cols / BLOCK;
         let x: [&[[f32; BLOCK]]; R] = x.map(|x| &x.as_chunks().0[..blocks]);
@@ -72,7 +73,7 @@ impl Format for Nvfp4 {
             each_row!(N, p, {
                 // SAFETY: every panel was cut to `blocks`.
                 let block: &Block = unsafe { panels[p].get_unchecked(b) };
-                fetch_ahead::<S>(block.as_flattened(), ahead);
+                fetch_ahead::<S>(block.as_flattened(), fetch);
                 let mut sums = [S::zero(); R];
                 for (j, codes) in block[..8].iter().enumerate() {
                     let codes = S::load_u8_int(codes);

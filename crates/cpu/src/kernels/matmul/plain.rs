@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 use mambo_tensor::DType;
 
 use super::format::{Format, Many, PANEL_ROWS, PanelSlice};
+use crate::isa::Fetch;
 use crate::kernels::each_row::each_row;
 use crate::shared::View;
 use crate::simd::Simd;
@@ -65,7 +66,7 @@ impl<T: Stored> Format for PlainFormat<T> {
         panels: [&[u8]; N],
         cols: usize,
         x: &[&[f32]; R],
-        _ahead: usize,
+        _fetch: Fetch,
     ) -> [[S::F; R]; N] {
         let width = PANEL_ROWS * T::BYTES;
         let x = x.map(|x| &x[..cols]);
