@@ -35,13 +35,6 @@ DEVICE u32 row_position(const StepTable* step, u32 row) {
     return segment.position + (row - segment.first_row);
 }
 
-// Brings a block's share of what a later kernel reads to L2, while little else is read. One warp calls it.
-DEVICE void fetch_ahead(const Ahead& ahead, u32 block, u32 blocks) {
-    const u32 piece = 4096;
-    u32 pieces = ahead.bytes / piece, end = pieces * (block + 1) / blocks;
-    for (u32 at = pieces * block / blocks + threadIdx.x % 32; at < end; at += 32) fetch_to_l2(ahead.from + (u64)at * piece, piece);
-}
-
 // --- Number formats ---------------------------------------------------------------------------------------------
 
 DEVICE float bf16_value(u16 bits) {

@@ -29,6 +29,13 @@ struct ExpertTile {
 #pragma unroll
         for (u32 r = 0; r < ROWS; r++) rows[r] = first + r;
     }
+    // The place of row r, or of the last one.
+    DEVICE u32 row(u32 r) const {
+        u32 last = min(r, count - 1);
+        if (ROWS == 1 || last == 0) return rows[0];
+        if (ROWS == 2 || last == 1) return rows[1];
+        return last == 2 ? rows[2] : rows[3];
+    }
 };
 #endif
 

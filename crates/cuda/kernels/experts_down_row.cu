@@ -1,123 +1,159 @@
-// Third and last kernel of a fused layer of experts for one row: the products down, their weighted sum, and what is added
-// to it, in the order of moe_combine and of the product that would have followed it.
+// Third and last kernel of a fused layer of experts for one row: the products down, their weighted sum, and what is added to it.
 //
-// A block has a unit of 16 outputs of all experts, so that nothing is left to others. A chain is a slice of the columns of
-// one expert. The first four warps have those of the shared expert, the others share those of the chosen ones; their
-// weights are on their way before the inputs are ready. Every block rounds all rows.
-// Bytes: the weights of each chosen expert once, the rows once per block, those from L2. FLOPs: 2 per weight.
-#include "experts_round.cuh"
-#include "experts_row.cuh"
+// A block has two units of 16 outputs of a chosen expert and up to four rows, or one of the shared expert, which is wider;
+// four warps share a unit, a slice of the columns each, whose weights are on their way before the inputs are ready. Rows
+// are rounded as they are brought to shared memory. The last block of two units adds everything up, in the order of
+// moe_combine and of the product that would have followed it.
+// Bytes: the weights of each chosen expert once per four rows. FLOPs: 2 per weight and row.
+#include "chain.cuh"
+#include "experts.cuh"
 
-#define WARPS 16
-#define THREADS (WARPS * 32)
-#define ROUTED_WARPS (WARPS - SLICES)
-// Terms of the sum: the shared expert's and those of the chosen ones.
-#define TERMS (TOP_K + 1)
-#define CHAINS (TERMS * SLICES)
-static_assert(TERMS * TILE_ROWS <= THREADS, "a thread for every term of every output");
+// Blocks that a multiprocessor is to run at once.
+#define BLOCKS (__CUDA_ARCH__ >= 900 ? 4 : 3)
 
-// A warp's chains, in the order in which it needs them: the shared expert's slices are the first four of all.
-struct Chains {
-    u32 next, left;
-    const u8* from;
+#define UNITS 2
+#define THREADS (UNITS * SLICES * 32)
+#define PAIR_COLS (UNITS * TILE_ROWS)
 
-    DEVICE static u32 after(u32 chain) {
-        return chain < SLICES ? CHAINS : chain + ROUTED_WARPS;
-    }
-    // Tiles of columns before those of a chain, and of it.
-    DEVICE static u32 first(const ExpertWeights& weights, u32 chain) {
-        return slice_start(chain % SLICES, weights.col_tiles);
-    }
-    DEVICE static u32 tiles(const ExpertWeights& weights, u32 chain) {
-        return slice_start(chain % SLICES + 1, weights.col_tiles) - first(weights, chain);
-    }
-    // Starts copies to all stages that are free.
-    DEVICE void fill(const ExpertsDownParams& p, const u32* ids, Ring& ring) {
-        while (ring.free > 0) {
-            for (; left == 0; next = after(next)) {
-                if (next >= CHAINS) return;
-                const ExpertWeights& weights = next < SLICES ? p.shared : p.routed;
-                left = tiles(weights, next);
-                u64 unit = (next < SLICES ? 0 : ids[next / SLICES - 1]) * weights.units + blockIdx.x;
-                from = weights.tiles + (unit * weights.col_tiles + first(weights, next)) * TILE_BYTES;
+// Values of a row that a thread loads before it rounds any.
+#define AT_ONCE (4 / ROWS)
+
+// Rounds rows of f32, whose largest magnitudes are known, to f16 in shared memory, with zeros up to whole tiles.
+DEVICE void round_rows(u8* to, u32 stride, const float* from, const u32* largest, const ExpertTile& tile, u32 cols, u32 col_tiles) {
+    float inverse[ROWS];
+#pragma unroll
+    for (u32 r = 0; r < ROWS; r++)
+        inverse[r] = f16_inverse_scale(f16_scale(__uint_as_float(load_fresh(largest + tile.row(r)))));
+    const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (u32 start = threadIdx.x * 4; start < col_tiles * TILE_COLS; start += AT_ONCE * THREADS * 4) {
+        // A latency for all of it.
+        float4 values[ROWS][AT_ONCE];
+#pragma unroll
+        for (u32 r = 0; r < ROWS; r++)
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                u32 at = start + i * THREADS * 4;
+                bool exists = r < tile.count && at < cols;
+                values[r][i] = exists ? *(const float4*)(from + (u64)tile.rows[r] * cols + at) : zeros;
             }
-            u32 now = min(left, p.streams.stage_tiles);
-            ring.copy(p.streams, from, now * TILE_BYTES);
-            from += now * TILE_BYTES;
-            left -= now;
-        }
+#pragma unroll
+        for (u32 r = 0; r < ROWS; r++)
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                u32 at = start + i * THREADS * 4;
+                if (r >= tile.count || at >= col_tiles * TILE_COLS) continue;
+                u32* words = (u32*)(to + r * stride + 2 * at);
+                float4 v = values[r][i];
+                words[0] = f16_pair(__fmul_rn(v.x, inverse[r]), __fmul_rn(v.y, inverse[r]));
+                words[1] = f16_pair(__fmul_rn(v.z, inverse[r]), __fmul_rn(v.w, inverse[r]));
+            }
     }
-};
+}
+
+// Adds what all blocks left for two units of every row.
+DEVICE void add_up(const ExpertsDownParams& p, u32 pair, u32 rows) {
+    u32 col = pair * PAIR_COLS + threadIdx.x % PAIR_COLS, cols = p.out.cols;
+    if (col >= cols) return;
+    for (u32 row = threadIdx.x / PAIR_COLS; row < rows; row += THREADS / PAIR_COLS) {
+        float residual = p.residual[(u64)row * cols + col];
+        float shared = __uint_as_float(load_fresh(p.shared_out + (u64)row * cols + col));
+        // Terms that do not exist are zeros with weight zero.
+        float sum = 0.0f;
+        for (u32 first = 0; first < p.top_k; first += 8) {
+            float y[8], weight[8];
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) {
+                bool exists = first + j < p.top_k;
+                u32 at = row * p.top_k + first + j;
+                y[j] = exists ? __uint_as_float(load_fresh(p.routed_out + (u64)at * cols + col)) : 0.0f;
+                weight[j] = exists ? p.pair_weights[at] : 0.0f;
+            }
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) sum = fmaf(weight[j], y[j], sum);
+        }
+        f32_row(p.out, row)[col] = __fadd_rn(shared, __fadd_rn(sum, residual));
+    }
+}
+
+// Adds the slices of a tile's rows, and stores them for whoever adds everything up.
+DEVICE void finish(const ExpertsDownParams& p, const ExpertTile& tile, const float* sums, bool is_shared, u32 unit, float factor, float scale) {
+    u32 thread = threadIdx.x % (SLICES * 32), out = thread % TILE_ROWS, own = thread / TILE_ROWS;
+    u32 col = unit * TILE_ROWS + out, cols = p.out.cols;
+    if (own >= tile.count || col >= cols) return;
+    u32 row = tile.row(own);
+    (is_shared ? p.shared_out : p.routed_out)[(u64)row * cols + col] = add_slices(sums, ROWS, own, out) * factor * scale;
+}
 
 KERNEL __launch_bounds__(THREADS, BLOCKS) experts_down_row(const __grid_constant__ ExpertsDownParams p) {
-    extern __shared__ __align__(128) u8 memory[];  // rings of all warps, rows, sums of all chains
-    __shared__ u64 barriers[WARPS][MOST_STAGES];
-    __shared__ Choice choice;
-    __shared__ float terms[TERMS][TILE_ROWS], weights_of[TOP_K], residuals[TILE_ROWS];
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-    u32 warp_bytes = p.streams.warp_tiles * TILE_BYTES, rows_at = WARPS * warp_bytes;
-    u32 shared_stride = 2 * TILE_COLS * p.shared.col_tiles + 16, routed_stride = 2 * TILE_COLS * p.routed.col_tiles + 16;
-    float* sums_of = (float*)(memory + p.streams.sums_at);
-    Ring ring;
-    ring.begin(p.streams, shared_address(memory) + warp * warp_bytes, barriers[warp]);
+    extern __shared__ __align__(128) u8 memory[];  // weights of all units, rows, sums
+    __shared__ u64 barriers[UNITS * SLICES];
+    __shared__ u32 arrived;
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, group = warp / SLICES, slice = warp % SLICES;
+    bool is_shared = blockIdx.x < p.shared.units * p.shared_tiles;
+    ExpertWeights weights = is_shared ? p.shared : p.routed;
+    u32 index = is_shared ? blockIdx.x : blockIdx.x - p.shared.units * p.shared_tiles;
+    u32 blocks = is_shared ? weights.units : p.routed_blocks;
+    u32 tile_index = index / blocks, unit = is_shared ? index % blocks : index % blocks * UNITS + group;
+    bool has_unit = unit < weights.units && !(is_shared && group > 0);
+    u32 value_bytes = 2 * TILE_COLS * weights.col_tiles, stride = value_bytes + 16, unit_bytes = weights.col_tiles * TILE_BYTES;
+    Chain chain;
+    chain.of_slice(slice, weights.col_tiles, has_unit);
+    chain.at = shared_address(memory) + (is_shared ? 0 : group * unit_bytes) + chain.first * TILE_BYTES;
+    chain.barrier = shared_address(&barriers[warp]), chain.lane = lane, chain.parity = 0;
+    float* sums_at = (float*)(memory + p.streams.sums_at) + group * SLICES * ROWS * SUMS_STRIDE;
+    if (lane == 0) barrier_init(chain.barrier, COPY_ARRIVALS);
+    barrier_init_fence();
+    __syncwarp();
     start_dependents();
-    if (p.step->rows == 0) {
-        wait_for_inputs();
-        return;
-    }
-    // The kernel before this one lets it start only when the one that made the logits has ended.
-    if (warp == 0) {
-        float bias[SLOTS];
-        load_experts(bias, p.bias, 0.0f);
-        float divisor = choose(p.logits, bias, choice);
-        for (u32 k = lane; k < TOP_K; k += 32) weights_of[k] = choice.weight(k, divisor, p.scale);
-    }
-    __syncthreads();
-    Chains chains;
-    chains.next = warp, chains.left = 0;
-    chains.fill(p, choice.ids, ring);
-    if (warp == 0) fetch_ahead(p.ahead, blockIdx.x, gridDim.x);
-    // Those of this thread's term and output.
-    u32 term = threadIdx.x / TILE_ROWS, col = blockIdx.x * TILE_ROWS + threadIdx.x % TILE_ROWS;
-    const ExpertWeights& own = term == 0 ? p.shared : p.routed;
-    float factor = term < TERMS ? own.factors[(u64)(term == 0 ? 0 : choice.ids[term - 1]) * own.units * TILE_ROWS + col] : 0.0f;
-    bool is_stored = threadIdx.x < TILE_ROWS && col < p.out.cols;
-    if (is_stored) residuals[threadIdx.x] = __uint_as_float(load_fresh(p.residual + col));
+    // Which experts were chosen is known already (experts.cuh).
+    ExpertTile tile;
+    u32 tile_count = load_fresh(p.tile_count);
+    bool is_there = is_shared || tile_index < tile_count;
+    if (is_shared || !is_there) tile.of_tokens(0, 0);
+    else tile.load(p.tiles, tile_index);
+    if (is_there) chain.start(weights.tiles + ((u64)tile.expert * weights.units + unit) * unit_bytes);
     wait_for_inputs();
-    const u32* largest = term == 0 ? p.shared_largest : p.routed_largest + term - 1;
-    float scale = f16_scale(__uint_as_float(term < TERMS ? load_fresh(largest) : 0u));
-    u32 all[4] = {0, 0, 0, 0};
-    round_rows<1, THREADS>(memory + rows_at, shared_stride, p.shared_x, p.shared_largest, all, 1, p.shared_cols, p.shared.col_tiles);
-    u8* routed_rows = memory + rows_at + shared_stride;
-    for (u32 k = 0; k < TOP_K; k += 4) {
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) all[i] = k + i;
-        round_rows<4, THREADS>(routed_rows + k * routed_stride, routed_stride, p.routed_x, p.routed_largest, all, min(TOP_K - k, 4u), p.routed_cols, p.routed.col_tiles);
-    }
-    __syncthreads();
-    for (u32 chain = warp; chain < CHAINS; chain = Chains::after(chain)) {
-        const ExpertWeights& weights = chain < SLICES ? p.shared : p.routed;
-        u32 x = shared_address(memory) + rows_at + (chain < SLICES ? 0 : shared_stride + (chain / SLICES - 1) * routed_stride);
-        u32 tile = Chains::first(weights, chain), end = tile + Chains::tiles(weights, chain);
-        float sums[PARTS][4] = {};
-        for (; tile < end; tile += p.streams.stage_tiles) {
-            u32 at = x + tile * (2 * TILE_COLS) + (lane >> 3) * 16;
-            multiply_tiles(ring.wait(p.streams), min(end - tile, p.streams.stage_tiles), lane, at, 2 * TILE_COLS * weights.col_tiles, sums);
-            ring.advance(p.streams);
-            chains.fill(p, choice.ids, ring);
+    if (!is_there) return;
+    u32 rows = p.step->rows;
+    if (is_shared) {
+        tile.of_tokens(tile_index * ROWS, rows);
+        if (tile.count == 0) {
+            // Copies must have ended before the block does.
+            chain.wait();
+            return;
         }
-        store_sums(sums_of + chain / SLICES * (SLICES * SUMS_STRIDE), chain % SLICES, 1, lane, sums);
     }
-    __syncthreads();
-    if (term < TERMS) {
-        float value = add_slices(sums_of + term * (SLICES * SUMS_STRIDE), 1, 0, threadIdx.x % TILE_ROWS) * factor * scale;
-        terms[term][threadIdx.x % TILE_ROWS] = value;
+    u32 pair = is_shared ? unit / UNITS : index % blocks;
+    u32 shared_blocks = min(p.shared.units - pair * UNITS, (u32)UNITS);
+    // Of many tiles of rows a block has several, one after the other.
+    for (;;) {
+        u64 place = (u64)tile.expert * weights.units + unit;
+        float factor = has_unit ? weights.factors[place * TILE_ROWS + threadIdx.x % TILE_ROWS] : 0.0f;
+        const float* from = is_shared ? p.shared_x : p.routed_x;
+        const u32* largest = is_shared ? p.shared_largest : p.routed_largest;
+        round_rows(memory + p.rows_at, stride, from, largest, tile, is_shared ? p.shared_cols : p.routed_cols, weights.col_tiles);
+        // That of this thread's row.
+        float scale = f16_scale(__uint_as_float(load_fresh(largest + tile.row(threadIdx.x % (SLICES * 32) / TILE_ROWS))));
+        __syncthreads();
+        // Lanes without a row of their own read the last one; their sums are not stored.
+        u32 rows_at = shared_address(memory) + p.rows_at + min(lane & 7, tile.count - 1) * stride + (lane >> 3) * 16;
+        float sums[PARTS][4] = {};
+        chain.wait();
+        chain.multiply(rows_at, value_bytes, sums);
+        // The next weights are on their way while these sums are stored and counted.
+        ExpertTile done = tile;
+        tile_index += p.tiles_at_once;
+        bool goes_on = !is_shared && tile_index < tile_count;
+        if (goes_on) {
+            tile.load(p.tiles, tile_index);
+            chain.parity ^= 1;
+            __syncwarp();
+            chain.start(weights.tiles + ((u64)tile.expert * weights.units + unit) * unit_bytes);
+        }
+        if (has_unit) store_sums(sums_at, slice, ROWS, lane, sums);
+        unit_barrier(group);
+        if (has_unit) finish(p, done, sums_at, is_shared, unit, factor, scale);
+        if (is_last_of(p.arrivals + pair, tile_count + shared_blocks, arrived)) add_up(p, pair, 1);
+        if (!goes_on) return;
     }
-    __syncthreads();
-    if (!is_stored) return;
-    float sum = 0.0f;
-    for (u32 k = 1; k <= TOP_K; k++) sum = fmaf(weights_of[k - 1], terms[k][threadIdx.x], sum);
-    // moe_combine adds terms by eights; those that do not exist are zeros with weight zero.
-    if (TOP_K % 8 != 0) sum = fmaf(0.0f, 0.0f, sum);
-    f32_row(p.out, 0)[col] = __fadd_rn(terms[0][threadIdx.x], __fadd_rn(sum, residuals[threadIdx.x]));
 }

@@ -1,5 +1,4 @@
-// First kernel of a fused layer of experts: norm and rounding of the rows, the router's logits, and, of several rows, the
-// choice of experts.
+// First kernel of a fused layer of experts: norm and rounding of the rows, the router's logits, and the choice of experts.
 //
 // A block has OUTPUTS of the router's outputs, whose weights it has in shared memory before its inputs are ready, and every
 // gridDim.y-th row, which it norms by itself; one block more rounds the rows. The last block to end chooses, and groups the
@@ -124,7 +123,7 @@ DEVICE void tiles_of_one(const ExpertsRouteParams& p, const Grouping& grouping) 
     if (threadIdx.x == 0) *p.tile_count = TOP_K;
 }
 
-KERNEL __launch_bounds__(THREADS, __CUDA_ARCH__ >= 900 ? 2 : 1) experts_route(const __grid_constant__ ExpertsRouteParams p) {
+KERNEL __launch_bounds__(THREADS) experts_route(const __grid_constant__ ExpertsRouteParams p) {
     extern __shared__ __align__(128) u8 memory[];  // the weights of OUTPUTS outputs
     __shared__ __align__(16) float x[MOST_COLS];
     __shared__ u64 barriers[OUTPUTS];
@@ -143,7 +142,6 @@ KERNEL __launch_bounds__(THREADS, __CUDA_ARCH__ >= 900 ? 2 : 1) experts_route(co
         warp_copy(shared_address(memory) + o * p.padded_cols * 4, from, p.padded_cols * 4, barrier, lane);
     }
     start_dependents();
-    if (warp == WARPS - 1) fetch_ahead(p.ahead, blockIdx.x, gridDim.x);
     HeldRow<THREADS> norm_weight;
     norm_weight.load(p.norm_weight, p.cols);
     for (u32 expert = threadIdx.x; expert < EXPERTS; expert += THREADS) grouping.count[expert] = 0;
@@ -161,12 +159,6 @@ KERNEL __launch_bounds__(THREADS, __CUDA_ARCH__ >= 900 ? 2 : 1) experts_route(co
             float sum = logit((const float4*)(weights + o * p.padded_cols), (const float4*)x, p.padded_cols, lane);
             if (lane == 0) p.logits[row * EXPERTS + first_out + o] = sum * factors[o];
         }
-    }
-    if (!p.chooses) {
-        // Nobody reads any more what is cleared.
-        if (blockIdx.x == 0 && blockIdx.y == 0)
-            for (u32 i = threadIdx.x; i < p.cleared; i += THREADS) p.clear[i] = 0;
-        return;
     }
     if (!is_last_of(p.arrivals, gridDim.x * gridDim.y, arrived)) return;
     if (threadIdx.x == 0) *p.arrivals = 0;

@@ -126,13 +126,6 @@ DEVICE u32 count_arrival(u32* count) {
     return before;
 }
 
-// Asks for bytes (a multiple of 16) to be brought to L2, and waits for nothing.
-DEVICE void fetch_to_l2(const void* from, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
-#endif
-}
-
 DEVICE u32 shared_address(const void* at) {
     return (u32)__cvta_generic_to_shared(at);
 }

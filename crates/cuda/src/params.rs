@@ -138,15 +138,6 @@ c_struct! {
     }
 }
 
-c_struct! {
-    /// What a later kernel reads whatever its inputs are: weights.
-    pub(crate) struct Ahead { pub from: Ptr<u8>, pub bytes: u64 }
-}
-
-impl Ahead {
-    pub const NOTHING: Ahead = Ahead { from: Ptr::NULL, bytes: 0 };
-}
-
 impl View {
     /// The rows of an operand; `arena` and `hidden` are where those places start.
     pub fn of(operand: &Operand, arena: Ptr<u8>, hidden: Ptr<u8>) -> View {

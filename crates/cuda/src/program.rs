@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use mambo_kernel::check::StepNeeds;
-use mambo_kernel::{BackendError, CallTime, Op, Program, StepInputs, WeightKey};
+use mambo_kernel::{BackendError, Call, CallTime, Op, Program, StepInputs, WeightKey};
 
 use crate::caches::Caches;
 use crate::driver::{Event, Stream};
@@ -16,7 +16,7 @@ use crate::kernels::declaration::Bind;
 use crate::kernels::step;
 use crate::launch::Launch;
 use crate::modules::Modules;
-use crate::params::{Ahead, Ptr};
+use crate::params::Ptr;
 use crate::step_table::StepTable;
 
 /// The smallest bucket that holds so many rows, of which there are at most `most`.
@@ -131,10 +131,9 @@ impl Compiled {
         &'a self,
         around: &'a Surroundings,
         bucket: Bucket,
-        index: usize,
+        call: &'a Call,
         need: &'a Cell<usize>,
     ) -> Result<Binding<'a>, BackendError> {
-        let call = &self.program.calls[index];
         let (mut names, mut weights) = (Vec::new(), Vec::new());
         for &index in &call.weights {
             let key = &self.program.weights[index];
@@ -158,15 +157,7 @@ impl Compiled {
             slots: around.caches.slots(layer),
             names,
             weights,
-            ahead: self.ahead(around, index + 1),
         })
-    }
-
-    /// What the first product from a call on reads.
-    fn ahead(&self, around: &Surroundings, first: usize) -> Ahead {
-        let mut keys = self.program.calls[first..].iter().flat_map(|call| &call.weights);
-        let found = keys.find_map(|&index| around.weights.get(&self.program.weights[index])?.ahead());
-        found.unwrap_or(Ahead::NOTHING)
     }
 
     /// The launches of the calls of a fusion, by call, and the working memory that they need together; none where they
@@ -178,9 +169,9 @@ impl Compiled {
         fusion: &Fusion,
     ) -> Result<Option<BoundCalls>, BackendError> {
         let need = Cell::default();
-        let calls = fusion.first..fusion.first + fusion.calls;
+        let calls = &self.program.calls[fusion.first..fusion.first + fusion.calls];
         let bindings: Result<Vec<_>, _> =
-            calls.map(|index| self.binding(around, bucket, index, &need)).collect();
+            calls.iter().map(|call| self.binding(around, bucket, call, &need)).collect();
         let launches = (fusion.bind)(&bindings?)?;
         Ok(launches.map(|launches| (launches, need.get())))
     }
@@ -204,14 +195,14 @@ impl Compiled {
     fn bind_calls(&self, around: &Surroundings, bucket: Bucket) -> Result<BoundCalls, BackendError> {
         let (mut launches, mut most) = (Vec::with_capacity(self.program.calls.len()), 0);
         while let Some(call) = self.program.calls.get(launches.len()) {
-            let index = launches.len();
-            if let Some((fused, need)) = self.bind_fusions(around, bucket, index)? {
+            let first = launches.len();
+            if let Some((fused, need)) = self.bind_fusions(around, bucket, first)? {
                 launches.extend(fused);
                 most = most.max(need);
                 continue;
             }
             let need = Cell::default();
-            let binding = self.binding(around, bucket, index, &need)?;
+            let binding = self.binding(around, bucket, call, &need)?;
             launches.push((around.binds[call.kernel])(&binding)?);
             most = most.max(need.get());
         }

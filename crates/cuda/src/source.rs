@@ -24,7 +24,6 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("experts.cuh", include_str!("../kernels/experts.cuh")),
     ("experts_ring.cuh", include_str!("../kernels/experts_ring.cuh")),
     ("experts_round.cuh", include_str!("../kernels/experts_round.cuh")),
-    ("experts_row.cuh", include_str!("../kernels/experts_row.cuh")),
     ("fragments.cuh", include_str!("../kernels/fragments.cuh")),
     ("matmul.cuh", include_str!("../kernels/matmul.cuh")),
     ("matmul_tile.cuh", include_str!("../kernels/matmul_tile.cuh")),

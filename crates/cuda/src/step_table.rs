@@ -1,7 +1,7 @@
 //! What changes from step to step, as kernels see it: one struct at a fixed address in the device's memory, and arrays
 //! behind it. A captured graph reads it anew whenever it is replayed.
 
-use crate::params::{Ahead, CStruct, Ptr, View, c_struct};
+use crate::params::{CStruct, Ptr, View, c_struct};
 
 /// Value of [`ChooseEntry::mask`] where every token is allowed.
 pub(crate) const NO_MASK: u32 = u32::MAX;
@@ -95,8 +95,7 @@ pub(crate) fn c_text() -> String {
         ("SSM_CHUNK", SSM_CHUNK),
     ];
     let constants = constants.map(|(name, value)| format!("#define {name} {value}u\n"));
-    let structs =
-        [View::c_text, Ahead::c_text, SegmentEntry::c_text, ChooseEntry::c_text, AdjustmentEntry::c_text];
+    let structs = [View::c_text, SegmentEntry::c_text, ChooseEntry::c_text, AdjustmentEntry::c_text];
     let structs: String = structs.iter().map(|text| text()).collect();
     format!("#pragma once\n{}{structs}{}", constants.concat(), StepTable::c_text())
 }

@@ -104,13 +104,6 @@ DEVICE u32 count_arrival(u32* count) {
     return (*count)++;
 }
 
-// Touches both ends, which must be there.
-DEVICE void fetch_to_l2(const void* from, u32 bytes) {
-    if (bytes % 16 != 0 || (u64)from % 16 != 0) emulated::fail("fetches %u bytes from %p: not multiples of 16", bytes, from);
-    (void)*(const volatile u8*)from;
-    (void)*((const volatile u8*)from + bytes - 1);
-}
-
 DEVICE u32 shared_address(const void* at) {
     return emulated::shared_address(at);
 }

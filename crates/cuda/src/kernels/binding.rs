@@ -9,7 +9,7 @@ use super::embed::Table;
 use super::matmul::Packed;
 use crate::arch::Arch;
 use crate::memory::DeviceBuffer;
-use crate::params::{Ahead, Ptr, View};
+use crate::params::{Ptr, View};
 use crate::step_table::StepTable;
 
 /// Rows that a captured graph is for: the most tokens and wanted rows of a step that may replay it.
@@ -40,9 +40,6 @@ pub(crate) struct DeviceFacts {
     pub shared_bytes: u32,
 }
 
-/// The most bytes that are brought to L2 before they are needed.
-const MOST_AHEAD: usize = 16 << 20;
-
 /// A weight in the form its kernel reads.
 #[derive(Clone)]
 pub(crate) enum Weight {
@@ -52,16 +49,6 @@ pub(crate) enum Weight {
     Table(Arc<Table>),
     /// What products read.
     Packed(Arc<Packed>),
-}
-
-impl Weight {
-    /// What products read of it.
-    pub fn ahead(&self) -> Option<Ahead> {
-        let Weight::Packed(packed) = self else { return None };
-        let bytes = packed.values.bytes().min(MOST_AHEAD) as u64;
-        // One expert of many is chosen later.
-        (packed.dims()[0] == 1).then_some(Ahead { from: packed.values.ptr(), bytes })
-    }
 }
 
 /// Pages of one attention layer.
@@ -111,8 +98,6 @@ pub(crate) struct Binding<'a> {
     pub slots: Option<SlotPool>,
     pub names: Vec<&'a str>,
     pub weights: Vec<Weight>,
-    /// What the next product after this call reads.
-    pub ahead: Ahead,
 }
 
 impl Binding<'_> {

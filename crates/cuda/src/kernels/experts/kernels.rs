@@ -3,7 +3,7 @@
 use mambo_kernel::RouteDims;
 
 use crate::kernels::matmul::{MatmulParams, RowTile, Tiles};
-use crate::params::{Ahead, CStruct, Ptr, View, c_struct};
+use crate::params::{CStruct, Ptr, View, c_struct};
 use crate::source::{Expects, Source, Specialisation};
 use crate::step_table::StepTable;
 
@@ -17,11 +17,9 @@ pub(super) const MOST_PAIRS: usize = 512;
 pub(super) const ROUTER_OUTPUTS: usize = 4;
 /// Most stages of a warp's ring (`MOST_STAGES` in stages.cuh).
 pub(super) const MOST_STAGES: usize = 8;
-/// Warps of a block of products of one row, the units of outputs of one of products up, and the most terms that one of
-/// products down adds up.
-pub(super) const ROW_WARPS: usize = 16;
-pub(super) const ROW_UNITS: usize = 4;
-pub(super) const ROW_TERMS: usize = 32;
+/// Units of outputs of a block of products of one row, and its threads.
+pub(super) const ROW_UNITS: usize = 2;
+pub(super) const ROW_THREADS: u32 = 256;
 /// Threads of a block that adds up.
 pub(super) const SUM_THREADS: usize = 256;
 
@@ -65,10 +63,7 @@ c_struct! {
         pub tile_rows: u32,
         pub eps: f32,
         pub scale: f32,
-        /// Whether experts are chosen here: of one row, those who multiply choose.
-        pub chooses: u32,
-        /// What the products down read of the shared expert, of one row.
-        pub ahead: Ahead,
+        pub unused: u32,
     }
 
     pub(super) struct ExpertsUpParams {
@@ -88,15 +83,11 @@ c_struct! {
         pub shared_cols: u32,
         pub routed_cols: u32,
         pub streams: Streams,
-        /// For the choice of one row.
-        pub logits: Ptr<f32>,
-        pub bias: Ptr<f32>,
-        pub ids: View,
-        pub weights: View,
-        pub scale: f32,
-        pub unused: u32,
-        /// What the products down read of the first expert, of one row.
-        pub ahead: Ahead,
+        /// For one row: tiles of rows of the shared expert, blocks of a tile, and tiles that have blocks of their own.
+        pub shared_tiles: u32,
+        pub shared_blocks: u32,
+        pub routed_blocks: u32,
+        pub tiles_at_once: u32,
     }
 
     pub(super) struct ExpertsDownParams {
@@ -117,14 +108,20 @@ c_struct! {
         pub top_k: u32,
         pub shared_cols: u32,
         pub routed_cols: u32,
-        /// For the choice of one row.
-        pub scale: f32,
-        pub logits: Ptr<f32>,
-        pub bias: Ptr<f32>,
+        /// For one row, as above, and where rows start in shared memory.
+        pub shared_tiles: u32,
+        pub routed_blocks: u32,
+        pub tiles_at_once: u32,
+        pub rows_at: u32,
+        pub unused: u32,
+        /// Blocks that have ended, of every two units.
+        pub arrivals: Ptr<u32>,
         pub streams: Streams,
-        /// What the next product reads, of one row.
-        pub ahead: Ahead,
     }
+}
+
+impl Streams {
+    pub const NONE: Streams = Streams { stage_tiles: 0, stages: 0, warp_tiles: 0, sums_at: 0 };
 }
 
 static ROUTE: Source = Source {
@@ -181,12 +178,12 @@ pub(super) fn down_kernel(tiles: Tiles, rows: usize) -> Specialisation {
     product(&DOWN, "experts_down", tiles).define("ROWS", rows).define("GROUPS", tiles.groups())
 }
 
-pub(super) fn up_row_kernel(tiles: Tiles, route: &RouteDims) -> Specialisation {
-    crate::kernels::moe_route::define(product(&UP_ROW, "experts_up_row", tiles), route)
+pub(super) fn up_row_kernel(tiles: Tiles) -> Specialisation {
+    product(&UP_ROW, "experts_up_row", tiles).define("ROWS", 1)
 }
 
-pub(super) fn down_row_kernel(tiles: Tiles, route: &RouteDims) -> Specialisation {
-    crate::kernels::moe_route::define(product(&DOWN_ROW, "experts_down_row", tiles), route)
+pub(super) fn down_row_kernel(tiles: Tiles) -> Specialisation {
+    product(&DOWN_ROW, "experts_down_row", tiles).define("ROWS", 1)
 }
 
 pub(super) fn sum_kernel() -> Specialisation {

@@ -1,5 +1,5 @@
 //! A layer of experts as four launches instead of ten calls, for few rows: norm, router and choice; products up; products
-//! down; the sum of all that is added. For one row the products choose, and those down add up: three launches. The bits are those of the calls
+//! down; the sum of all that is added. For one row the products down add up: three launches. The bits are those of the calls
 //! (`kernels/experts.cuh`).
 
 mod kernels;
@@ -10,7 +10,7 @@ use mambo_tensor::DType;
 
 use self::kernels::{
     ExpertWeights, ExpertsDownParams, ExpertsRouteParams, ExpertsUpParams, MOST_PAIRS, MOST_STAGES,
-    ROUTER_OUTPUTS, ROW_TERMS, ROW_UNITS, ROW_WARPS, ROWS, SUM_THREADS, Streams, TILE_WORDS, down_kernel,
+    ROUTER_OUTPUTS, ROW_THREADS, ROW_UNITS, ROWS, SUM_THREADS, Streams, TILE_WORDS, down_kernel,
     down_row_kernel, route_kernel, sum_kernel, up_kernel, up_row_kernel,
 };
 use super::binding::{Binding, narrow};
@@ -18,7 +18,7 @@ use super::matmul::{Form, Packed, SLICES, SUMS_STRIDE, TILE_COLS, TILE_ROWS, Til
 use super::round::{HELD, row_threads};
 use crate::arch::Arch;
 use crate::launch::Launch;
-use crate::params::{Ahead, Ptr};
+use crate::params::Ptr;
 use crate::source::Specialisation;
 pub(crate) use pattern::{CALLS, KEPT, is_layer};
 use pattern::{DOWN, NORM, ROUTE, ROUTER, SHARED_DOWN, SHARED_UP, UP};
@@ -34,8 +34,9 @@ const BLOCKS: usize = 2;
 /// Shared memory of a block of products beside what it asks for, and what every block takes beside that.
 const FIXED_SHARED: usize = 3 << 9;
 const BLOCK_SHARED: usize = 1 << 10;
-/// What one of one row takes beside that.
-const ROW_SHARED: usize = 2 << 10;
+/// The same of one of one row, and how many of those a multiprocessor runs at once.
+const ROW_SHARED: usize = 4 << 10;
+const ROW_BLOCKS: usize = 4;
 /// The fewest stages of a warp's ring that keep it busy.
 const LEAST_STAGES: usize = 2;
 
@@ -53,7 +54,7 @@ pub(crate) fn specialisations(_: Arch) -> Vec<Specialisation> {
     let products = [DType::Q4_0, DType::Q8_0, DType::Q4K, DType::NVFP4].into_iter().filter_map(tiles_of);
     let sized = |tiles: Tiles| {
         let rows = ROWS.map(|rows| [up_kernel(tiles, rows), down_kernel(tiles, rows)]);
-        [rows.concat(), vec![up_row_kernel(tiles, &nano), down_row_kernel(tiles, &nano)]].concat()
+        [rows.concat(), vec![up_row_kernel(tiles), down_row_kernel(tiles)]].concat()
     };
     products.flat_map(sized).chain([route_kernel(&nano, 512), sum_kernel()]).collect()
 }
@@ -90,15 +91,9 @@ impl<'a> Product<'a> {
         ExpertWeights { tiles, factors, col_tiles: narrow(self.col_tiles()), units: narrow(self.units()) }
     }
 
-    /// What is read of the first expert.
-    fn expert(&self) -> Ahead {
-        let bytes = self.units() * self.col_tiles() * self.tiles.tile_bytes();
-        Ahead { from: self.packed.values.ptr(), bytes: bytes as u64 }
-    }
-
-    /// The most tiles of a slice of the columns.
-    fn slice_tiles(&self) -> usize {
-        self.col_tiles().div_ceil(SLICES)
+    /// Bytes of a unit's weights.
+    fn unit_bytes(&self) -> usize {
+        self.col_tiles() * self.tiles.tile_bytes()
     }
 
     /// Bytes of a row in shared memory.
@@ -115,7 +110,7 @@ struct Passed {
     pair_weights: Ptr<f32>,
     tiles: Ptr<u32>,
     tile_count: Ptr<u32>,
-    /// Largest values of the shared expert's rows, then of the chosen ones'.
+    /// Largest values of the shared expert's rows, then of the chosen ones', then arrivals.
     clear: Ptr<u32>,
     shared_up: Ptr<f32>,
     routed_up: Ptr<f32>,
@@ -133,10 +128,20 @@ struct Blocks {
     at_once: usize,
 }
 
+/// The blocks of products of one row.
+struct RowBlocks {
+    /// Where the row and sums start in shared memory.
+    rows_at: u32,
+    sums_at: u32,
+    /// Shared memory of a block.
+    shared_bytes: usize,
+    blocks: usize,
+}
+
 /// How products run.
 enum Plan {
     /// By kernels of one row.
-    Row { up: Blocks, down: Blocks },
+    Row { up: RowBlocks, down: RowBlocks },
     /// By those of several.
     Rows { up: Blocks, down: Blocks },
 }
@@ -163,9 +168,9 @@ pub(crate) fn bind(calls: &[Binding]) -> Result<Option<Vec<Vec<Launch>>>, Backen
     let Some(plan) = layer.plan() else { return Ok(None) };
     let passed = layer.passed();
     let mut launches = vec![Vec::new(); CALLS];
-    launches[NORM].push(layer.route(&passed, matches!(plan, Plan::Rows { .. }))?);
-    launches[UP].push(layer.up(&passed, &plan)?);
-    launches[DOWN] = layer.down(&passed, &plan)?;
+    launches[NORM].push(layer.route(&passed)?);
+    launches[UP].push(layer.up(&passed, &plan));
+    launches[DOWN] = layer.down(&passed, &plan);
     Ok(Some(launches))
 }
 
@@ -232,22 +237,18 @@ impl<'a> Layer<'a> {
     }
 
     /// What blocks of so many warps have room for beside rows and sums: several of them on a multiprocessor, or else one.
-    /// All of a warp's slice at once, or else a ring of a few stages.
-    fn blocks(&self, products: [&Product; 2], warps: usize, beside: usize, is_whole: bool) -> Option<Blocks> {
-        let (facts, tiles) = (self.calls[UP].facts, products[0].tiles);
+    fn blocks(&self, tiles: Tiles, warps: usize, beside: usize) -> Option<Blocks> {
+        let facts = self.calls[UP].facts;
         let several: &[usize] = if facts.arch.is_hopper() { &[BLOCKS, 1] } else { &[1] };
-        let (chunk, slice) = (tiles.chunk(), products.into_iter().map(Product::slice_tiles).max()?);
         several.iter().find_map(|blocks| {
             let own = (facts.shared_bytes as usize + BLOCK_SHARED) / blocks - BLOCK_SHARED;
             let room = own.checked_sub(FIXED_SHARED + beside)? / warps / tiles.tile_bytes();
-            let stages = if is_whole { slice.div_ceil(chunk) } else { (room / chunk).min(MOST_STAGES) };
-            // The last stage of a whole slice is what is left of it.
-            let warp_tiles = if is_whole { slice } else { stages * chunk };
-            let fits = warp_tiles <= room && stages <= MOST_STAGES && (is_whole || stages >= LEAST_STAGES);
+            let stages = (room / tiles.chunk()).min(MOST_STAGES);
+            let warp_tiles = stages * tiles.chunk();
             let ring = warps * warp_tiles * tiles.tile_bytes();
-            let [stage_tiles, stages, warp_tiles] = [chunk, stages, warp_tiles].map(narrow);
-            fits.then(|| Blocks {
-                streams: Streams { stage_tiles, stages, warp_tiles, sums_at: narrow(ring) },
+            let [stage_tiles, narrow_stages, warp_tiles] = [tiles.chunk(), stages, warp_tiles].map(narrow);
+            (stages >= LEAST_STAGES).then(|| Blocks {
+                streams: Streams { stage_tiles, stages: narrow_stages, warp_tiles, sums_at: narrow(ring) },
                 shared_bytes: ring + beside,
                 threads: warps * 32,
                 at_once: blocks * facts.processors as usize,
@@ -260,28 +261,48 @@ impl<'a> Layer<'a> {
         let warps = routed.tiles.groups() * SLICES;
         let rows = self.tile_rows * routed.row_bytes().max(shared.row_bytes());
         let sums = 2 * warps * self.tile_rows * SUMS_STRIDE * 4;
-        let blocks = self.blocks([routed, shared], warps, rows + sums, false)?;
-        Some(blocks.sums_after(rows))
+        let mut blocks = self.blocks(routed.tiles, warps, rows + sums)?;
+        blocks.streams.sums_at += narrow(rows);
+        Some(blocks)
     }
 
     fn plan(&self) -> Option<Plan> {
-        self.plan_of_row().or_else(|| {
-            let up = self.of_rows(&self.up, &self.shared_up)?;
-            Some(Plan::Rows { up, down: self.of_rows(&self.down, &self.shared_down)? })
-        })
+        if self.tokens == 1 {
+            return self.plan_of_row();
+        }
+        let up = self.of_rows(&self.up, &self.shared_up)?;
+        Some(Plan::Rows { up, down: self.of_rows(&self.down, &self.shared_down)? })
     }
 
+    /// Of one row so many tiles have blocks of their own that all blocks run at once, beside `others`: a block asks for its
+    /// next weights before it is done with those that it has.
+    fn tiles_at_once(&self, product: &Product, others: usize) -> usize {
+        let at_once = (ROW_BLOCKS * self.calls[UP].facts.processors as usize).saturating_sub(others);
+        self.most_tiles().min((at_once / product.units().div_ceil(ROW_UNITS)).max(1))
+    }
+
+    /// Blocks of one row: two units of outputs, or in products down one of the shared expert.
     fn plan_of_row(&self) -> Option<Plan> {
-        let terms = self.route.top_k + 1;
-        if self.tokens > 1 || terms > ROW_TERMS {
-            return None;
-        }
-        let up = [&self.up, &self.shared_up];
-        let up = self.blocks(up, ROW_WARPS, self.up.row_bytes() + ROW_SHARED, true)?;
-        let rows = self.shared_down.row_bytes() + self.route.top_k * self.down.row_bytes();
-        let sums = terms * SLICES * SUMS_STRIDE * 4 + ROW_SHARED;
-        let down = self.blocks([&self.down, &self.shared_down], ROW_WARPS, rows + sums, false)?;
-        Some(Plan::Row { up, down: down.sums_after(rows) })
+        let sums = ROW_UNITS * SLICES * SUMS_STRIDE * 4;
+        let of = |weights: usize, row_bytes: usize, blocks: usize| {
+            let [rows_at, sums_at] = [weights, weights + row_bytes].map(narrow);
+            RowBlocks { rows_at, sums_at, shared_bytes: weights + row_bytes + sums, blocks }
+        };
+        let [shared, routed] = [&self.shared_up, &self.up].map(|product| product.units().div_ceil(ROW_UNITS));
+        let up = of(
+            ROW_UNITS * self.up.unit_bytes(),
+            self.up.row_bytes(),
+            shared + routed * self.tiles_at_once(&self.up, shared),
+        );
+        let (shared, routed) = (self.shared_down.units(), self.down.units().div_ceil(ROW_UNITS));
+        let down = of(
+            (ROW_UNITS * self.down.unit_bytes()).max(self.shared_down.unit_bytes()),
+            self.down.row_bytes().max(self.shared_down.row_bytes()),
+            shared + routed * self.tiles_at_once(&self.down, shared),
+        );
+        let most = self.calls[UP].facts.shared_bytes as usize;
+        let fits = up.shared_bytes.max(down.shared_bytes) + ROW_SHARED <= most;
+        fits.then_some(Plan::Row { up, down })
     }
 
     fn passed(&self) -> Passed {
@@ -302,16 +323,11 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// What is brought to L2 ahead of its use: with more rows than one other weights would take its place before.
-    fn ahead(&self, ahead: Ahead) -> Ahead {
-        if self.tokens == 1 { ahead } else { Ahead::NOTHING }
-    }
-
     fn cleared(&self) -> usize {
-        self.tokens + self.pairs()
+        self.tokens + self.pairs() + self.down.units().div_ceil(ROW_UNITS)
     }
 
-    fn route(&self, passed: &Passed, chooses: bool) -> Result<Launch, BackendError> {
+    fn route(&self, passed: &Passed) -> Result<Launch, BackendError> {
         let [norm, route] = [&self.calls[NORM], &self.calls[ROUTE]];
         let cols = self.cols();
         let params = ExpertsRouteParams {
@@ -338,8 +354,7 @@ impl<'a> Layer<'a> {
             tile_rows: narrow(self.tile_rows),
             eps: self.eps,
             scale: self.route.scale,
-            chooses: u32::from(chooses),
-            ahead: self.ahead(self.shared_down.expert()),
+            unused: 0,
         };
         let threads = row_threads(params.cols);
         let blocks = narrow(self.route.experts.div_ceil(ROUTER_OUTPUTS)) + 1;
@@ -349,9 +364,8 @@ impl<'a> Layer<'a> {
         Ok(launch.grid(grid).block(threads).shared(shared))
     }
 
-    fn up(&self, passed: &Passed, plan: &Plan) -> Result<Launch, BackendError> {
-        let (Plan::Row { up: blocks, .. } | Plan::Rows { up: blocks, .. }) = plan;
-        let (route, units) = (&self.calls[ROUTE], [self.shared_up.units(), self.up.units()]);
+    fn up(&self, passed: &Passed, plan: &Plan) -> Launch {
+        let units = [self.shared_up.units(), self.up.units()];
         let params = ExpertsUpParams {
             step: self.calls[UP].step,
             shared: self.shared_up.weights(),
@@ -367,30 +381,24 @@ impl<'a> Layer<'a> {
             top_k: narrow(self.route.top_k),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            streams: blocks.streams,
-            logits: passed.logits,
-            bias: route.vector(0, self.route.experts)?,
-            ids: route.output(0),
-            weights: route.output(1),
-            scale: self.route.scale,
-            unused: 0,
-            ahead: self.ahead(self.down.expert()),
+            streams: Streams::NONE,
+            shared_tiles: 1,
+            shared_blocks: narrow(units[0].div_ceil(ROW_UNITS)),
+            routed_blocks: narrow(units[1].div_ceil(ROW_UNITS)),
+            tiles_at_once: narrow(self.tiles_at_once(&self.up, units[0].div_ceil(ROW_UNITS))),
         };
-        Ok(match plan {
-            Plan::Row { .. } => {
-                let [shared, routed] = units.map(|units| units.div_ceil(ROW_UNITS));
-                let kernel = up_row_kernel(self.up.tiles, &self.route);
-                blocks.launch(Launch::new(kernel, &params), shared + self.route.top_k * routed)
-            }
-            Plan::Rows { .. } => {
+        match plan {
+            Plan::Row { up, .. } => up.launch(Launch::new(up_row_kernel(self.up.tiles), &params)),
+            Plan::Rows { up, .. } => {
+                let params = ExpertsUpParams { streams: up.streams, ..params };
                 let kernel = up_kernel(self.up.tiles, self.tile_rows);
-                blocks.launch(Launch::new(kernel, &params), self.block_count(blocks, units))
+                up.launch(Launch::new(kernel, &params), self.block_count(up, units))
             }
-        })
+        }
     }
 
-    fn down(&self, passed: &Passed, plan: &Plan) -> Result<Vec<Launch>, BackendError> {
-        let (Plan::Row { down: blocks, .. } | Plan::Rows { down: blocks, .. }) = plan;
+    fn down(&self, passed: &Passed, plan: &Plan) -> Vec<Launch> {
+        let units = [self.shared_down.units(), self.down.units()];
         let params = ExpertsDownParams {
             step: self.calls[DOWN].step,
             shared: self.shared_down.weights(),
@@ -409,25 +417,28 @@ impl<'a> Layer<'a> {
             top_k: narrow(self.route.top_k),
             shared_cols: narrow(self.shared_up.out()),
             routed_cols: narrow(self.up.out()),
-            scale: self.route.scale,
-            logits: passed.logits,
-            bias: self.calls[ROUTE].vector(0, self.route.experts)?,
-            streams: blocks.streams,
-            ahead: self.ahead(self.calls[SHARED_DOWN].ahead),
+            shared_tiles: 1,
+            routed_blocks: narrow(units[1].div_ceil(ROW_UNITS)),
+            tiles_at_once: narrow(self.tiles_at_once(&self.down, units[0])),
+            rows_at: 0,
+            unused: 0,
+            arrivals: passed.clear.plus_bytes((self.tokens + self.pairs()) * 4),
+            streams: Streams::NONE,
         };
-        let units = [self.shared_down.units(), self.down.units()];
-        Ok(match plan {
-            Plan::Row { .. } => {
-                let kernel = down_row_kernel(self.down.tiles, &self.route);
-                vec![blocks.launch(Launch::new(kernel, &params), units[1])]
+        match plan {
+            Plan::Row { down, .. } => {
+                let streams = Streams { sums_at: down.sums_at, ..Streams::NONE };
+                let params = ExpertsDownParams { rows_at: down.rows_at, streams, ..params };
+                vec![down.launch(Launch::new(down_row_kernel(self.down.tiles), &params))]
             }
-            Plan::Rows { .. } => {
+            Plan::Rows { down, .. } => {
+                let params = ExpertsDownParams { streams: down.streams, ..params };
                 let kernel = down_kernel(self.down.tiles, self.tile_rows);
-                let products = blocks.launch(Launch::new(kernel, &params), self.block_count(blocks, units));
+                let products = down.launch(Launch::new(kernel, &params), self.block_count(down, units));
                 let grid = [narrow(self.cols().div_ceil(SUM_THREADS)), narrow(self.tokens), 1];
                 vec![products, Launch::new(sum_kernel(), &params).grid(grid).block(narrow(SUM_THREADS))]
             }
-        })
+        }
     }
 
     /// Blocks that share units of the shared expert and of chosen ones: no more than run at once.
@@ -438,14 +449,15 @@ impl<'a> Layer<'a> {
 }
 
 impl Blocks {
-    /// With sums that start so many bytes after the rings.
-    fn sums_after(mut self, bytes: usize) -> Blocks {
-        self.streams.sums_at += narrow(bytes);
-        self
-    }
-
     fn launch(&self, launch: Launch, blocks: usize) -> Launch {
         let launch = launch.grid([narrow(blocks), 1, 1]).block(narrow(self.threads));
+        launch.shared(narrow(self.shared_bytes))
+    }
+}
+
+impl RowBlocks {
+    fn launch(&self, launch: Launch) -> Launch {
+        let launch = launch.grid([narrow(self.blocks), 1, 1]).block(ROW_THREADS);
         launch.shared(narrow(self.shared_bytes))
     }
 }
