@@ -1,15 +1,23 @@
-//! Golden files on WebGPU, whole, in chunks and in company, and answers alone and beside others, whose steps run other
-//! kernels: `webgpu [CASE]...`, all golden checkpoints unless some are named.
+//! The engine on WebGPU: `webgpu [PART]...`, all parts unless some are named. A golden checkpoint's name compares it whole, in
+//! chunks and in company, and its answers alone and beside others, whose steps run other kernels; that of a quantised one
+//! compares it whole; `snapshots` moves sessions from and to the CPU; `faults` are a lost device, and memory that does not
+//! suffice.
 
 mod golden_files;
 mod loaded;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use golden_files::{expected, largest_difference, score};
-use loaded::{CASES, On, Setup, folder, load};
-use mambo_engine::{Choice, Engine, Event, Request, SamplingParams};
-use mambo_webgpu::devices;
+use loaded::{CASES, On, QUANTIZED, Setup, folder, load, load_folder, load_with, quantized_folder};
+use mambo_engine::{Choice, Engine, EngineError, Event, FinishReason, Request, SamplingParams, Snapshot};
+use mambo_webgpu::{WebGpuBackend, WebGpuOptions, devices};
+
+type Part = fn() -> Result<(), String>;
+
+/// What is no golden checkpoint.
+const PARTS: [(&str, Part); 2] = [("snapshots", snapshots), ("faults", faults)];
 
 fn main() -> ExitCode {
     if devices().is_empty() {
@@ -17,18 +25,16 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let named: Vec<String> = std::env::args().skip(1).collect();
-    let cases = CASES.into_iter().filter(|case| named.is_empty() || named.iter().any(|name| name == case));
-    let mut failed = 0;
-    for case in cases {
-        match golden(case).and_then(|()| company(case)) {
-            Ok(()) => println!("{case}: as it should be"),
-            Err(problem) => {
-                println!("{case}: {problem}");
-                failed += 1;
-            }
-        }
+    let is_named = |name: &str| named.is_empty() || named.iter().any(|own| own == name);
+    let goldens = CASES.into_iter().filter(|case| is_named(case));
+    let mut results: Vec<_> = goldens.map(|case| (case, golden(case).and_then(|()| company(case)))).collect();
+    let stored = QUANTIZED.into_iter().filter(|case| is_named(case));
+    results.extend(stored.map(|case| (case, quantised(case))));
+    results.extend(PARTS.into_iter().filter(|(name, _)| is_named(name)).map(|(name, part)| (name, part())));
+    for (name, result) in &results {
+        println!("{name}: {}", result.as_ref().map_or_else(String::as_str, |()| "as it should be"));
     }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if results.iter().all(|(_, result)| result.is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn golden(case: &str) -> Result<(), String> {
@@ -80,5 +86,83 @@ fn company(case: &str) -> Result<(), String> {
     match (0..prompts.len()).find(|i| got[*i] != want[*i] || want[*i].is_empty()) {
         None => Ok(()),
         Some(i) => Err(format!("answer {i} changes in company")),
+    }
+}
+
+/// The golden file of a quantised checkpoint, as it is.
+fn quantised(case: &str) -> Result<(), String> {
+    let folder = quantized_folder(case);
+    let want = expected(&folder);
+    let (logits, _) = score(&mut load_folder(&folder, On::WebGpu, Setup::default()), &want.ids, 64, 0);
+    let off = largest_difference(&logits, &want.logits);
+    if off > 2e-3 { Err(format!("logits are off by {off}")) } else { Ok(()) }
+}
+
+/// Tokens of an answer and the snapshot that was asked for, or why it failed.
+fn answer(engine: &mut Engine, request: Request) -> Result<(Vec<u32>, Option<Arc<Snapshot>>), String> {
+    engine.submit(request).map_err(|error| error.to_string())?;
+    let (mut tokens, mut snapshot, mut failed) = (Vec::new(), None, None);
+    while !engine.is_idle() {
+        for event in engine.step() {
+            match event {
+                Event::Token { choice, .. } => tokens.push(choice.token),
+                Event::Snapshot { snapshot: own, .. } => snapshot = Some(own),
+                Event::Finished { reason: FinishReason::Failed(why), .. } => failed = Some(why.to_string()),
+                _ => {}
+            }
+        }
+    }
+    failed.map_or(Ok((tokens, snapshot)), Err)
+}
+
+fn request(prompt: &[u32], max_tokens: usize) -> Request {
+    Request { prompt: prompt.to_vec(), max_tokens: Some(max_tokens), ..Default::default() }
+}
+
+/// A session that began on one device goes on on another as if it had begun there.
+fn snapshots() -> Result<(), String> {
+    let prompt: Vec<u32> = (0..45).map(|i| i * 11 % 90).collect();
+    for (from, to) in [(On::cpu(), On::WebGpu), (On::WebGpu, On::cpu())] {
+        let (mut first, mut second) =
+            (load("moe", from, Setup::default()), load("moe", to, Setup::default()));
+        let (want, _) = answer(&mut second, request(&prompt, 12))?;
+        let cut = Request { snapshot_at: Some(40), ..request(&prompt, 1) };
+        let snapshot = answer(&mut first, cut)?.1.ok_or("there is no snapshot")?;
+        let bytes = first.export(&snapshot).map_err(|error| error.to_string())?;
+        let snapshot = Snapshot::from_bytes(&bytes).map_err(|error| error.to_string())?;
+        let resumed = Request { resume: Some(Arc::new(snapshot)), ..request(&prompt, 12) };
+        let (got, _) = answer(&mut second, resumed)?;
+        if got != want {
+            return Err(format!("from {from:?} to {to:?}: {got:?} instead of {want:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn faults() -> Result<(), String> {
+    let open = |options: &WebGpuOptions| WebGpuBackend::new(options).map_err(|error| error.to_string());
+    let prompt: Vec<u32> = (1..20).collect();
+    let backend = open(&WebGpuOptions::default())?;
+    let destroy = backend.destroyer();
+    let mut engine = load_with(&folder("dense"), Box::new(backend), Setup::default(), None)?;
+    let (want, _) = answer(&mut engine, request(&prompt, 6))?;
+    destroy();
+    match answer(&mut engine, request(&prompt, 6)) {
+        Err(why) if why.contains("lost") => {}
+        other => return Err(format!("a destroyed device gave {other:?}")),
+    }
+    if !engine.is_lost() || !matches!(engine.submit(request(&prompt, 1)), Err(EngineError::Lost(_))) {
+        return Err("a lost device takes requests".into());
+    }
+    drop(engine);
+    let mut again = load("dense", On::WebGpu, Setup::default());
+    if answer(&mut again, request(&prompt, 6))?.0 != want {
+        return Err("the device that was opened again answers otherwise".into());
+    }
+    let small = WebGpuOptions { memory_bytes: Some(100_000), ..WebGpuOptions::default() };
+    match load_with(&folder("dense"), Box::new(open(&small)?), Setup::default(), None) {
+        Err(why) if why.contains("KiB") || why.contains("MiB") => Ok(()),
+        Err(why) => Err(format!("what does not fit is refused without sizes: {why}")),
+        Ok(_) => Err("a model that does not fit is loaded".into()),
     }
 }

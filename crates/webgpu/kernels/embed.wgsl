@@ -16,7 +16,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         return;
     }
     let at = row_of(p.weights, 0u, own);
-    let values = quad(block_at(p.weights, at, four >> 3u), four & 7u) * row_factor(p.weights, at);
+    let block = four >> 3u;
+    let scales = scales_at(parts_of(p.weights), at, block);
+    let values = quad(codes_at(at, block), more_at(at, block), scales, four & 7u) * row_factor(p.weights, at);
     for (var i = 0u; i < 4u && four * 4u + i < p.out.cols; i++) {
         store(p.out, row, four * 4u + i, values[i]);
     }

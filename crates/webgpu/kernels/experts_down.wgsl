@@ -22,52 +22,25 @@ var<workgroup> sums: array<vec4<f32>, SUM_VECTORS>;
 var<workgroup> results: array<f32, RESULTS>;
 var<workgroup> ids: array<u32, TOP_K>;
 
-struct Blocks { a: Block, b: Block, c: Block, d: Block }
-
-fn blocks_of(weights: Weights, expert: u32, output: u32, block: u32) -> Blocks {
-    return Blocks(
-        block_at(weights, row_of(weights, expert, output), block),
-        block_at(weights, row_of(weights, expert, output + 1u), block),
-        block_at(weights, row_of(weights, expert, output + 2u), block),
-        block_at(weights, row_of(weights, expert, output + 3u), block),
-    );
-}
-
-fn blocks_at(output: u32, index: u32) -> Blocks {
+// The block of its expert that a block of the sequence is.
+fn own_block(index: u32) -> u32 {
     let block = min(index, BLOCKS - 1u);
-    var weights = p.shared_expert;
-    var expert = 0u;
-    var own = block;
-    if (block >= CONSTANT_BLOCKS) {
-        let slot = (block - CONSTANT_BLOCKS) / EXPERT_BLOCKS;
-        weights = p.experts;
-        expert = ids[slot];
-        own = block - CONSTANT_BLOCKS - slot * EXPERT_BLOCKS;
+    return select((block - CONSTANT_BLOCKS) % EXPERT_BLOCKS, block, block < CONSTANT_BLOCKS);
+}
+
+// The vectors at which the rows of four outputs begin, of the expert that has a block of the sequence.
+fn rows_at(output: u32, index: u32) -> vec4<u32> {
+    let block = min(index, BLOCKS - 1u);
+    let outputs = min(vec4<u32>(output) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(p.out.cols - 1u));
+    if (block < CONSTANT_BLOCKS) {
+        return p.shared_expert.first + outputs * p.shared_expert.stride;
     }
-    return blocks_of(weights, expert, output, own);
+    let expert = ids[(block - CONSTANT_BLOCKS) / EXPERT_BLOCKS];
+    return p.experts.first + (expert * p.experts.outputs + outputs) * p.experts.stride;
 }
 
-fn add_quad(blocks: Blocks, at: u32, i: u32, chain: vec4<f32>) -> vec4<f32> {
-    let a = quad(blocks.a, i);
-    let b = quad(blocks.b, i);
-    let c = quad(blocks.c, i);
-    let d = quad(blocks.d, i);
-    let x = xs[at * 8u + (i ^ (at & 7u))];
-    var sum = fma(vec4<f32>(a.x, b.x, c.x, d.x), vec4<f32>(x.x), chain);
-    sum = fma(vec4<f32>(a.y, b.y, c.y, d.y), vec4<f32>(x.y), sum);
-    sum = fma(vec4<f32>(a.z, b.z, c.z, d.z), vec4<f32>(x.z), sum);
-    return fma(vec4<f32>(a.w, b.w, c.w, d.w), vec4<f32>(x.w), sum);
-}
-
-fn multiply(blocks: Blocks, at: u32) -> vec4<f32> {
-    var chain = add_quad(blocks, at, 0u, vec4<f32>(0.0));
-    chain = add_quad(blocks, at, 1u, chain);
-    chain = add_quad(blocks, at, 2u, chain);
-    chain = add_quad(blocks, at, 3u, chain);
-    chain = add_quad(blocks, at, 4u, chain);
-    chain = add_quad(blocks, at, 5u, chain);
-    chain = add_quad(blocks, at, 6u, chain);
-    return add_quad(blocks, at, 7u, chain);
+fn parts_at(index: u32) -> vec2<u32> {
+    return select(parts_of(p.experts), parts_of(p.shared_expert), index < CONSTANT_BLOCKS);
 }
 
 // Adds the sums of an output's blocks in order; eight are on their way at once.
@@ -113,28 +86,48 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let output = group.x * OUTPUTS + team * 4u;
     let choices = p.choices + row * 2u * TOP_K;
     var block = thread % TEAM;
-    var next = blocks_of(p.shared_expert, 0u, output, min(block, CONSTANT_BLOCKS - 1u));
     if (thread < TOP_K) {
         ids[thread] = word(choices + thread);
     }
     workgroupBarrier();
-    if (block >= CONSTANT_BLOCKS) {
-        next = blocks_at(output, block);
-    }
+    var rows = rows_at(output, block);
+    var parts = parts_at(block);
+    var ahead = own_block(block);
+#repeat o 4
+    var codes$o = codes_at(rows[$o], ahead);
+    var more$o = more_at(rows[$o], ahead);
+    var scales$o = scales_at(parts, rows[$o], ahead);
+#end
     for (var first = 0u; first < BLOCKS; first += TEAM) {
         for (var i = thread; i < TEAM * 8u; i += THREADS) {
             let at = min(first * 8u + i, BLOCKS * 8u - 1u);
             xs[i ^ ((i >> 3u) & 7u)] = bitcast<vec4<f32>>(four_words(p.hidden + row * p.hidden_words + at * 4u));
         }
         workgroupBarrier();
-        let own = next;
+        let at = block - first;
         let index = block;
         block += TEAM;
-        if (first + TEAM < BLOCKS) {
-            next = blocks_at(output, block);
-        }
+        rows = rows_at(output, block);
+        parts = parts_at(block);
+        ahead = own_block(block);
+#repeat o 4
+        let own_codes$o = codes$o;
+        let own_more$o = more$o;
+        let own_scales$o = scales$o;
+        codes$o = codes_at(rows[$o], ahead);
+        more$o = more_at(rows[$o], ahead);
+        scales$o = scales_at(parts, rows[$o], ahead);
+#end
+        var chain = vec4<f32>(0.0);
+#repeat i 8
+        let a$i = quad(own_codes0, own_more0, own_scales0, $iu);
+        let b$i = quad(own_codes1, own_more1, own_scales1, $iu);
+        let c$i = quad(own_codes2, own_more2, own_scales2, $iu);
+        let d$i = quad(own_codes3, own_more3, own_scales3, $iu);
+        chain = add_columns(a$i, b$i, c$i, d$i, xs[at * 8u + ($iu ^ (at & 7u))], chain);
+#end
         if (index < BLOCKS) {
-            sums[team * BLOCKS + index] = multiply(own, index - first);
+            sums[team * BLOCKS + index] = chain;
         }
         workgroupBarrier();
     }

@@ -97,7 +97,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (adds) {
         row_factors = factors_of(weights, expert, own);
     }
-    let total = product(weights, p.experts.blocks, expert, first_output, 1u, thread);
+    let rows = rows_of(weights, expert, first_output + thread / TEAM * 4u);
+    let total = product(rows, parts_of(p.experts), p.experts.blocks, 1u, thread);
     if (adds) {
         let positive = max(total * row_factors, vec4<f32>(0.0));
         let outputs = vec4<u32>(own) + vec4<u32>(0u, 1u, 2u, 3u);

@@ -21,17 +21,6 @@ var<workgroup> squares: array<f32, SQUARES>;
 var<workgroup> sixteen_squares: array<f32, SIXTEENS>;
 var<workgroup> factors: array<f32, SIXTEENS>;
 
-struct Blocks { a: Block, b: Block, c: Block, d: Block }
-
-fn blocks_at(weights: Weights, expert: u32, output: u32, block: u32) -> Blocks {
-    return Blocks(
-        block_at(weights, row_of(weights, expert, output), block),
-        block_at(weights, row_of(weights, expert, output + 1u), block),
-        block_at(weights, row_of(weights, expert, output + 2u), block),
-        block_at(weights, row_of(weights, expert, output + 3u), block),
-    );
-}
-
 // Four values of x; zeros beyond its columns.
 fn four_of_x(row: u32, col: u32) -> vec4<f32> {
     let at = x_word(row) + col;
@@ -89,53 +78,6 @@ fn normalize(thread: u32) {
     }
 }
 
-// Sums of four outputs for up to four rows: fields, because arrays might not be kept in registers.
-struct Chains { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
-struct Quads { a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32> }
-
-fn add_columns(w: Quads, x: vec4<f32>, chain: vec4<f32>) -> vec4<f32> {
-    var sum = fma(vec4<f32>(w.a.x, w.b.x, w.c.x, w.d.x), vec4<f32>(x.x), chain);
-    sum = fma(vec4<f32>(w.a.y, w.b.y, w.c.y, w.d.y), vec4<f32>(x.y), sum);
-    sum = fma(vec4<f32>(w.a.z, w.b.z, w.c.z, w.d.z), vec4<f32>(x.z), sum);
-    return fma(vec4<f32>(w.a.w, w.b.w, w.c.w, w.d.w), vec4<f32>(x.w), sum);
-}
-
-// Adds four columns of a block; `at` is the block's place in the round.
-fn add_quad(blocks: Blocks, at: u32, i: u32, chains: Chains) -> Chains {
-    let w = Quads(quad(blocks.a, i), quad(blocks.b, i), quad(blocks.c, i), quad(blocks.d, i));
-    let place = at * 8u + (i ^ (at & 7u));
-    var sums = chains;
-    sums.a = add_columns(w, xs[place], sums.a);
-    if (TILE_ROWS > 1u) {
-        sums.b = add_columns(w, xs[ROUND * 8u + place], sums.b);
-    }
-    if (TILE_ROWS > 2u) {
-        sums.c = add_columns(w, xs[2u * ROUND * 8u + place], sums.c);
-        sums.d = add_columns(w, xs[3u * ROUND * 8u + place], sums.d);
-    }
-    return sums;
-}
-
-fn multiply(blocks: Blocks, at: u32, team: u32) {
-    let zero = vec4<f32>(0.0);
-    var chains = add_quad(blocks, at, 0u, Chains(zero, zero, zero, zero));
-    chains = add_quad(blocks, at, 1u, chains);
-    chains = add_quad(blocks, at, 2u, chains);
-    chains = add_quad(blocks, at, 3u, chains);
-    chains = add_quad(blocks, at, 4u, chains);
-    chains = add_quad(blocks, at, 5u, chains);
-    chains = add_quad(blocks, at, 6u, chains);
-    chains = add_quad(blocks, at, 7u, chains);
-    sums[team * ROUND + at] = chains.a;
-    if (TILE_ROWS > 1u) {
-        sums[(TEAMS + team) * ROUND + at] = chains.b;
-    }
-    if (TILE_ROWS > 2u) {
-        sums[(2u * TEAMS + team) * ROUND + at] = chains.c;
-        sums[(3u * TEAMS + team) * ROUND + at] = chains.d;
-    }
-}
-
 // Adds the sums of blocks in order; eight are on their way at once.
 fn add_sums(total: vec4<f32>, first: u32, count: u32) -> vec4<f32> {
     var sum = total;
@@ -158,15 +100,19 @@ fn add_sums(total: vec4<f32>, first: u32, count: u32) -> vec4<f32> {
     return sum;
 }
 
-// The product of the tile's rows with the outputs of all teams from one on; a thread below TEAMS · TILE_ROWS gets the sums
-// of row thread / TEAMS and of four outputs, those of team thread % TEAMS. `blocks` is as many as the weights have.
-fn product(weights: Weights, blocks: u32, expert: u32, first_output: u32, count: u32, thread: u32) -> vec4<f32> {
+// The product of the tile's rows with the rows of a weight that begin at four vectors, those of the thread's team; a thread
+// below TEAMS · TILE_ROWS gets the sums of row thread / TEAMS and of four outputs, those of team thread % TEAMS.
+fn product(rows: vec4<u32>, parts: vec2<u32>, blocks: u32, count: u32, thread: u32) -> vec4<f32> {
     let team = thread / TEAM;
-    let output = first_output + team * 4u;
-    // A block is read while the two before it are multiplied, the first ones while x is on its way.
+    let last = blocks - 1u;
+    // A block is read while the one before it is multiplied, the first while x is on its way.
     var block = thread % TEAM;
-    var next = blocks_at(weights, expert, output, min(block, blocks - 1u));
-    var second = blocks_at(weights, expert, output, min(block + TEAM, blocks - 1u));
+    var ahead = min(block, last);
+#repeat o 4
+    var codes$o = codes_at(rows[$o], ahead);
+    var more$o = more_at(rows[$o], ahead);
+    var scales$o = scales_at(parts, rows[$o], ahead);
+#end
     var total = vec4<f32>(0.0);
     for (var first = 0u; first < blocks; first += ROUND) {
         stage(first, count, thread);
@@ -176,12 +122,45 @@ fn product(weights: Weights, blocks: u32, expert: u32, first_output: u32, count:
         workgroupBarrier();
         let end = min(first + ROUND, blocks);
         while (block < end) {
-            let own = next;
             let at = block - first;
             block += TEAM;
-            next = second;
-            second = blocks_at(weights, expert, output, min(block + TEAM, blocks - 1u));
-            multiply(own, at, team);
+            ahead = min(block, last);
+#repeat o 4
+            let own_codes$o = codes$o;
+            let own_more$o = more$o;
+            let own_scales$o = scales$o;
+            codes$o = codes_at(rows[$o], ahead);
+            more$o = more_at(rows[$o], ahead);
+            scales$o = scales_at(parts, rows[$o], ahead);
+#end
+            // A vector of four outputs for each row.
+            var chain0 = vec4<f32>(0.0);
+            var chain1 = vec4<f32>(0.0);
+            var chain2 = vec4<f32>(0.0);
+            var chain3 = vec4<f32>(0.0);
+#repeat i 8
+            let a$i = quad(own_codes0, own_more0, own_scales0, $iu);
+            let b$i = quad(own_codes1, own_more1, own_scales1, $iu);
+            let c$i = quad(own_codes2, own_more2, own_scales2, $iu);
+            let d$i = quad(own_codes3, own_more3, own_scales3, $iu);
+            let place$i = at * 8u + ($iu ^ (at & 7u));
+            chain0 = add_columns(a$i, b$i, c$i, d$i, xs[place$i], chain0);
+            if (TILE_ROWS > 1u) {
+                chain1 = add_columns(a$i, b$i, c$i, d$i, xs[ROUND * 8u + place$i], chain1);
+            }
+            if (TILE_ROWS > 2u) {
+                chain2 = add_columns(a$i, b$i, c$i, d$i, xs[2u * ROUND * 8u + place$i], chain2);
+                chain3 = add_columns(a$i, b$i, c$i, d$i, xs[3u * ROUND * 8u + place$i], chain3);
+            }
+#end
+            sums[team * ROUND + at] = chain0;
+            if (TILE_ROWS > 1u) {
+                sums[(TEAMS + team) * ROUND + at] = chain1;
+            }
+            if (TILE_ROWS > 2u) {
+                sums[(2u * TEAMS + team) * ROUND + at] = chain2;
+                sums[(3u * TEAMS + team) * ROUND + at] = chain3;
+            }
         }
         workgroupBarrier();
         if (thread < TEAMS * count) {

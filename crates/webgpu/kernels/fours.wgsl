@@ -24,6 +24,14 @@ fn factors_of(weights: Weights, expert: u32, output: u32) -> vec4<f32> {
     );
 }
 
+// Adds four columns of four outputs, in order.
+fn add_columns(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>, x: vec4<f32>, chain: vec4<f32>) -> vec4<f32> {
+    var sum = fma(vec4<f32>(a.x, b.x, c.x, d.x), vec4<f32>(x.x), chain);
+    sum = fma(vec4<f32>(a.y, b.y, c.y, d.y), vec4<f32>(x.y), sum);
+    sum = fma(vec4<f32>(a.z, b.z, c.z, d.z), vec4<f32>(x.z), sum);
+    return fma(vec4<f32>(a.w, b.w, c.w, d.w), vec4<f32>(x.w), sum);
+}
+
 // Stores four values, or as many as are left.
 fn put_values(at: u32, values: vec4<f32>, left: u32) {
     if (left >= 4u) {

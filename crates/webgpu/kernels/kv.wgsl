@@ -31,28 +31,43 @@ fn page_of(segment: Segment, position: u32) -> u32 {
     return min(step[lists + segment.first_page + position / PAGE_TOKENS], p.pages - 1u);
 }
 
-// A channel of a position in a head that starts at a word; `scale` is the layer's.
-fn cached(elem: u32, scale: f32, head: u32, position: u32, channel: u32) -> f32 {
-    let index = position * HEAD_DIM + channel;
+// What the code of a channel of a position is multiplied with, in a head that starts at a word; `scale` is the layer's.
+fn block_scale(elem: u32, scale: f32, head: u32, position: u32, channel: u32) -> f32 {
+    if (elem < 3u) {
+        return 1.0;
+    }
+    if (elem > 3u) {
+        return scale;
+    }
+    let at = position * BLOCKS + channel / 32u;
+    let word = cache[head + PAGE_TOKENS / 4u * HEAD_DIM + at / 2u];
+    return bf16_value((word >> ((at & 1u) * 16u)) & 0xffffu);
+}
+
+// The value of the code in a word's lowest bits.
+fn decoded(elem: u32, word: u32, scale: f32) -> f32 {
     switch (elem) {
         case 0u: {
-            return bitcast<f32>(cache[head + index]);
+            return bitcast<f32>(word);
         }
         case 1u: {
-            return unpack2x16float(cache[head + index / 2u] >> ((index & 1u) * 16u)).x;
+            return unpack2x16float(word).x;
         }
         case 2u: {
-            return bf16_value((cache[head + index / 2u] >> ((index & 1u) * 16u)) & 0xffffu);
+            return bf16_value(word & 0xffffu);
         }
         case 3u: {
-            let at = position * BLOCKS + channel / 32u;
-            let word = cache[head + PAGE_TOKENS / 4u * HEAD_DIM + at / 2u];
-            let block = bf16_value((word >> ((at & 1u) * 16u)) & 0xffffu);
-            let code = bitcast<i32>(cache[head + index / 4u] << (24u - (index & 3u) * 8u)) >> 24u;
-            return f32(code) * block;
+            return f32(bitcast<i32>(word << 24u) >> 24u) * scale;
         }
         default: {
-            return e4m3_value((cache[head + index / 4u] >> ((index & 3u) * 8u)) & 0xffu) * scale;
+            return e4m3_value(word & 0xffu) * scale;
         }
     }
+}
+
+// A channel of a position in a head that starts at a word; `scale` is the layer's.
+fn cached(elem: u32, scale: f32, head: u32, position: u32, channel: u32) -> f32 {
+    let byte = (position * HEAD_DIM + channel) * code_bytes(elem);
+    let word = cache[head + byte / 4u] >> (byte % 4u * 8u);
+    return decoded(elem, word, block_scale(elem, scale, head, position, channel));
 }

@@ -39,7 +39,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         ends = ends_of(out_row, expert, own);
     }
-    let total = product(p.weights, p.weights.blocks, expert, first_output, count, thread);
+    let rows = rows_of(p.weights, expert, first_output + thread / TEAM * 4u);
+    let total = product(rows, parts_of(p.weights), p.weights.blocks, count, thread);
     if (adds) {
         finish(out_row, own, total, ends);
     }

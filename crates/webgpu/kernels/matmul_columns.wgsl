@@ -31,7 +31,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (adds) {
         row_factors = factors_of(p.weights, 0u, own);
     }
-    let total = product(p.weights, p.weights.blocks, 0u, first_output, 1u, thread);
+    let rows = rows_of(p.weights, 0u, first_output + thread / TEAM * 4u);
+    let total = product(rows, parts_of(p.weights), p.weights.blocks, 1u, thread);
     if (adds) {
         let values = total * row_factors;
         put_values(p.out.data + own, values, p.weights.outputs - own);

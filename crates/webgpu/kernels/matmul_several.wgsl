@@ -31,7 +31,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (adds) {
         row_factors = factors_of(weights, 0u, own);
     }
-    let total = product(weights, p.first_weights.blocks, 0u, first_output, 1u, thread);
+    let rows = rows_of(weights, 0u, first_output + thread / TEAM * 4u);
+    let total = product(rows, parts_of(p.first_weights), p.first_weights.blocks, 1u, thread);
     if (adds) {
         put_values(out.data + own, total * row_factors, weights.outputs - own);
     }

@@ -16,10 +16,6 @@ const HAS_FAR_ROWS: bool = TILE_ROWS > 32u;
 var<workgroup> ws: array<vec4<f32>, 512>;
 var<workgroup> xs: array<vec4<f32>, X_VECTORS>;
 
-// What a thread stages of a block: four outputs' codes, of which it unpacks four columns of each half, and four columns of
-// four rows.
-struct Staged { a: Block, b: Block, c: Block, d: Block, x0: vec4<f32>, x1: vec4<f32>, x2: vec4<f32>, x3: vec4<f32> }
-
 fn x_or_zero(row: u32, col: u32, count: u32) -> vec4<f32> {
     if (row >= count) {
         return vec4<f32>(0.0);
@@ -29,46 +25,6 @@ fn x_or_zero(row: u32, col: u32, count: u32) -> vec4<f32> {
         return bitcast<vec4<f32>>(four_words(at));
     }
     return values_at(at, p.cols - min(col, p.cols));
-}
-
-fn read_block(expert: u32, first_output: u32, count: u32, block: u32, thread: u32) -> Staged {
-    let output = first_output + thread % 32u * 4u;
-    let row = thread % ROW_VECTORS * 4u;
-    let column = thread / ROW_VECTORS;
-    // Threads without a place in the block read none.
-    let rows = select(0u, count, column < 8u);
-    let col = block * 32u + column * 4u;
-    return Staged(
-        block_at(p.weights, row_of(p.weights, expert, output), block),
-        block_at(p.weights, row_of(p.weights, expert, output + 1u), block),
-        block_at(p.weights, row_of(p.weights, expert, output + 2u), block),
-        block_at(p.weights, row_of(p.weights, expert, output + 3u), block),
-        x_or_zero(row, col, rows),
-        x_or_zero(row + 1u, col, rows),
-        x_or_zero(row + 2u, col, rows),
-        x_or_zero(row + 3u, col, rows),
-    );
-}
-
-fn stage(staged: Staged, half: u32, thread: u32) {
-    let q = thread / 32u;
-    let a = quad(staged.a, half * 4u + q);
-    let b = quad(staged.b, half * 4u + q);
-    let c = quad(staged.c, half * 4u + q);
-    let d = quad(staged.d, half * 4u + q);
-    let at = q * 4u * 32u + thread % 32u;
-    ws[at] = vec4<f32>(a.x, b.x, c.x, d.x);
-    ws[at + 32u] = vec4<f32>(a.y, b.y, c.y, d.y);
-    ws[at + 64u] = vec4<f32>(a.z, b.z, c.z, d.z);
-    ws[at + 96u] = vec4<f32>(a.w, b.w, c.w, d.w);
-    let column = thread / ROW_VECTORS;
-    if (column / 4u == half) {
-        let place = column % 4u * 4u * ROW_VECTORS + thread % ROW_VECTORS;
-        xs[place] = vec4<f32>(staged.x0.x, staged.x1.x, staged.x2.x, staged.x3.x);
-        xs[place + ROW_VECTORS] = vec4<f32>(staged.x0.y, staged.x1.y, staged.x2.y, staged.x3.y);
-        xs[place + 2u * ROW_VECTORS] = vec4<f32>(staged.x0.z, staged.x1.z, staged.x2.z, staged.x3.z);
-        xs[place + 3u * ROW_VECTORS] = vec4<f32>(staged.x0.w, staged.x1.w, staged.x2.w, staged.x3.w);
-    }
 }
 
 // Stores eight outputs of a row of the tile.
@@ -112,7 +68,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var sum13 = zero;
     var sum14 = zero;
     var sum15 = zero;
-    var staged = read_block(expert, first_output, count, 0u, thread);
+    // What the thread stages of a block: four outputs' codes, of which it unpacks four columns of each half, and four
+    // columns of four rows. Threads without a place among the rows read none.
+    let quarter = thread / 32u;
+    let rows = rows_of(p.weights, expert, first_output + thread % 32u * 4u);
+    let parts = parts_of(p.weights);
+    let staged_row = thread % ROW_VECTORS * 4u;
+    let staged_column = thread / ROW_VECTORS;
+    let staged_count = select(0u, count, staged_column < 8u);
+    let w_place = quarter * 4u * 32u + thread % 32u;
+    let x_place = staged_column % 4u * 4u * ROW_VECTORS + thread % ROW_VECTORS;
+#repeat o 4
+    var codes$o = codes_at(rows[$o], 0u);
+    var more$o = more_at(rows[$o], 0u);
+    var scales$o = scales_at(parts, rows[$o], 0u);
+    var staged$o = x_or_zero(staged_row + $ou, staged_column * 4u, staged_count);
+#end
     for (var block = 0u; block < p.weights.blocks; block++) {
         var chain0 = zero;
         var chain1 = zero;
@@ -131,10 +102,30 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var chain14 = zero;
         var chain15 = zero;
         for (var half = 0u; half < 2u; half++) {
-            stage(staged, half, thread);
+            let q = half * 4u + quarter;
+            let a = quad(codes0, more0, scales0, q);
+            let b = quad(codes1, more1, scales1, q);
+            let c = quad(codes2, more2, scales2, q);
+            let d = quad(codes3, more3, scales3, q);
+            ws[w_place] = vec4<f32>(a.x, b.x, c.x, d.x);
+            ws[w_place + 32u] = vec4<f32>(a.y, b.y, c.y, d.y);
+            ws[w_place + 64u] = vec4<f32>(a.z, b.z, c.z, d.z);
+            ws[w_place + 96u] = vec4<f32>(a.w, b.w, c.w, d.w);
+            if (staged_column / 4u == half) {
+                xs[x_place] = vec4<f32>(staged0.x, staged1.x, staged2.x, staged3.x);
+                xs[x_place + ROW_VECTORS] = vec4<f32>(staged0.y, staged1.y, staged2.y, staged3.y);
+                xs[x_place + 2u * ROW_VECTORS] = vec4<f32>(staged0.z, staged1.z, staged2.z, staged3.z);
+                xs[x_place + 3u * ROW_VECTORS] = vec4<f32>(staged0.w, staged1.w, staged2.w, staged3.w);
+            }
             workgroupBarrier();
             if (half == 1u) {
-                staged = read_block(expert, first_output, count, min(block + 1u, p.weights.blocks - 1u), thread);
+                let ahead = min(block + 1u, p.weights.blocks - 1u);
+#repeat o 4
+                codes$o = codes_at(rows[$o], ahead);
+                more$o = more_at(rows[$o], ahead);
+                scales$o = scales_at(parts, rows[$o], ahead);
+                staged$o = x_or_zero(staged_row + $ou, ahead * 32u + staged_column * 4u, staged_count);
+#end
             }
             for (var k = 0u; k < COLUMNS; k++) {
                 let w0 = ws[k * 32u + own_output];

@@ -25,6 +25,8 @@ var<workgroup> columns: array<vec4<f32>, 512>;
 var<workgroup> xs: array<f32, 1024>;
 // What x_s weighs in y_t, by position of the group and s.
 var<workgroup> weights: array<f32, 256>;
+// B by position: sixteen states, and one that spreads positions over the banks.
+var<workgroup> bs: array<f32, 544>;
 var<workgroup> steps: array<f32, SSM_CHUNK>;
 var<workgroup> sums: array<f32, SSM_CHUNK>;
 
@@ -104,11 +106,22 @@ fn write_outputs(chunk: Chunk, first: u32, head: u32, first_channel: u32, d: f32
     let t = first + own;
     let is_fresh = t >= chunk.fresh && t < chunk.end;
     workgroupBarrier();
-    if (is_fresh && lane <= t) {
-        var product = 0.0;
-        for (var n = 0u; n < STATE; n++) {
-            product = fma(columns[2u * n + own / 4u][own % 4u], b_of(chunk, lane, group, n), product);
+    var product = 0.0;
+    for (var first_state = 0u; first_state < STATE; first_state += 16u) {
+        for (var i = thread; i < 16u * SSM_CHUNK; i += 256u) {
+            var b = 0.0;
+            if (i / 16u < chunk.end && first_state + i % 16u < STATE) {
+                b = b_of(chunk, i / 16u, group, first_state + i % 16u);
+            }
+            bs[i / 16u * 17u + i % 16u] = b;
         }
+        workgroupBarrier();
+        for (var n = 0u; n < min(16u, STATE - first_state); n++) {
+            product = fma(columns[2u * (first_state + n) + own / 4u][own % 4u], bs[lane * 17u + n], product);
+        }
+        workgroupBarrier();
+    }
+    if (is_fresh && lane <= t) {
         weights[thread] = settled(exp_of(sums[t] - sums[lane]) * steps[lane]) * product;
     }
     var low = vec4<f32>(0.0);

@@ -1,9 +1,9 @@
 // ssm_step of segments of one row, second part: ssm_scan.wgsl for that row, to the bit, from the rings that
 // ssm_step_columns.wgsl has filled. With GATED the output is opened by z, as gated_group_norm.wgsl does it.
 //
-// A workgroup has a segment and 32 channels of a head. Sixty-four states of B at a time lie in workgroup memory, where
-// each of 32 threads has a position of the chunk; all others are at the state meanwhile.
-// Constants: HEADS, HEAD_DIM, STATE, GROUPS, STATE_ELEM, GATED.
+// A workgroup has a segment and 32 channels of a head. ROUND states of B at a time lie in workgroup memory, where each of 32
+// threads has a position of the chunk; all others are at the state meanwhile.
+// Constants: HEADS, HEAD_DIM, STATE, GROUPS, STATE_ELEM, GATED, ROUND, B_WORDS (32 positions of ROUND + 1).
 #include "common.wgsl"
 #include "math.wgsl"
 #include "slot.wgsl"
@@ -14,29 +14,31 @@ const LANES: u32 = 32u;
 const PARTS: u32 = (HEAD_DIM + LANES - 1u) / LANES;
 const SLICES: u32 = 8u;
 const SLICE: u32 = (STATE + SLICES - 1u) / SLICES;
-const ROUND: u32 = 64u;
 
-// By position 64 states and one that spreads positions over the banks.
-var<workgroup> bs: array<f32, 2080>;
+// By position ROUND states and one that spreads positions over the banks.
+var<workgroup> bs: array<f32, B_WORDS>;
 var<workgroup> cs: array<f32, STATE>;
 var<workgroup> xs: array<f32, 1024>;
 var<workgroup> weights: array<f32, SSM_CHUNK>;
 var<workgroup> steps: array<f32, SSM_CHUNK>;
+// Sums of dt·a up to a position, the last of which decides what everything before it weighs.
 var<workgroup> sums: array<f32, SSM_CHUNK>;
 var<workgroup> slices: array<f32, 256>;
 
 struct Place {
     part: u32,
-    // Where the chunk starts, and its position that is computed.
+    // Where the chunk starts, in the sequence and in the rings, and its position that is computed.
     start: u32,
+    entry: u32,
     t: u32,
     group: u32,
     head: u32,
     first_channel: u32,
 }
 
+// Rings hold whole chunks.
 fn entry_of(place: Place, s: u32) -> u32 {
-    return (place.start + s) % p.ring_capacity;
+    return place.entry + s;
 }
 
 fn b_of(place: Place, s: u32, n: u32) -> f32 {
@@ -44,7 +46,7 @@ fn b_of(place: Place, s: u32, n: u32) -> f32 {
     return bitcast<f32>(cache[at]);
 }
 
-fn load_chunk(place: Place, index: u32, a: f32, thread: u32) {
+fn load_chunk(place: Place, index: u32, thread: u32) {
     let lane = thread % LANES;
     let channel = place.first_channel + lane;
     for (var s = thread / LANES; s <= place.t; s += 8u) {
@@ -60,39 +62,44 @@ fn load_chunk(place: Place, index: u32, a: f32, thread: u32) {
     if (thread <= place.t) {
         steps[thread] = bitcast<f32>(cache[place.part + p.ring_dt + entry_of(place, thread) * HEADS + place.head]);
     }
-    workgroupBarrier();
-    if (thread == 0u) {
-        var sum = 0.0;
-        for (var s = 0u; s <= place.t; s++) {
-            // Compilers may not take the common factor out, in one kernel and not in another.
-            sum = sum + settled(steps[s] * a);
-            sums[s] = sum;
+}
+
+// States of B from one on.
+fn load_states(place: Place, first: u32, thread: u32) {
+    for (var i = thread; i < (place.t + 1u) * ROUND; i += 256u) {
+        var b = 0.0;
+        if (first + i % ROUND < STATE) {
+            b = b_of(place, i / ROUND, first + i % ROUND);
         }
+        bs[i / ROUND * (ROUND + 1u) + i % ROUND] = b;
     }
 }
 
 // What x_s weighs in y_t, in `weights`; and the carried state's part of every slice, in `slices`.
-fn weigh(place: Place, thread: u32) {
+fn weigh(place: Place, a: f32, thread: u32) {
     var product = 0.0;
     for (var first = 0u; first < STATE; first += ROUND) {
-        let n = first + thread % ROUND;
-        for (var s = thread / ROUND; s <= place.t; s += 4u) {
-            var b = 0.0;
-            if (n < STATE) {
-                b = b_of(place, s, n);
-            }
-            bs[s * 65u + thread % ROUND] = b;
-        }
+        load_states(place, first, thread);
         workgroupBarrier();
         if (thread <= place.t) {
             for (var i = 0u; i < min(ROUND, STATE - first); i++) {
-                product = fma(cs[first + i], bs[thread * 65u + i], product);
+                product = fma(cs[first + i], bs[thread * (ROUND + 1u) + i], product);
             }
         }
-        workgroupBarrier();
+        if (first + ROUND < STATE) {
+            workgroupBarrier();
+        }
     }
     if (thread <= place.t) {
-        weights[thread] = settled(exp_of(sums[place.t] - sums[thread]) * steps[thread]) * product;
+        var sum = 0.0;
+        var own = 0.0;
+        for (var s = 0u; s <= place.t; s++) {
+            // Compilers may not take the common factor out, in one kernel and not in another.
+            sum = sum + settled(steps[s] * a);
+            own = select(own, sum, s == thread);
+        }
+        sums[thread] = own;
+        weights[thread] = settled(exp_of(sum - own) * steps[thread]) * product;
     }
     let slice = thread / LANES;
     let channel = place.first_channel + thread % LANES;
@@ -189,10 +196,12 @@ fn main(@builtin(workgroup_id) workgroup: vec3<u32>, @builtin(local_invocation_i
     let first_channel = workgroup.x % PARTS * LANES;
     let segment = segment_at(index);
     let start = segment.position / SSM_CHUNK * SSM_CHUNK;
-    let place =
-        Place(slot_part(segment), start, segment.position - start, head / (HEADS / GROUPS), head, first_channel);
-    load_chunk(place, index, vector_at(p.a + head), thread);
-    weigh(place, thread);
+    let place = Place(
+        slot_part(segment), start, start % p.ring_capacity, segment.position - start, head / (HEADS / GROUPS), head,
+        first_channel,
+    );
+    load_chunk(place, index, thread);
+    weigh(place, vector_at(p.a + head), thread);
     if (thread < LANES && first_channel + thread < HEAD_DIM) {
         write_output(place, segment.first_row, vector_at(p.d + head), thread);
     }

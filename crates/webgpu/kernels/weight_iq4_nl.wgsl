@@ -1,8 +1,14 @@
 #include "weights.wgsl"
-struct Block { codes: vec4<u32>, scale: f32 }
+fn codes_at(row: u32, block: u32) -> vec4<u32> {
+    return matrix[row + block];
+}
 
-fn block_at(weights: Weights, row: u32, block: u32) -> Block {
-    return Block(matrix[row + block], half_value(block_scale(weights, row, block)));
+fn more_at(row: u32, block: u32) -> vec4<u32> {
+    return vec4<u32>(0u);
+}
+
+fn scales_at(parts: vec2<u32>, row: u32, block: u32) -> vec2<f32> {
+    return vec2<f32>(half_value(block_scale(parts, row, block)), 0.0);
 }
 
 // The sixteen steps, four signed bytes a word.
@@ -12,7 +18,7 @@ fn iq4_step(code: u32) -> f32 {
     return f32((word << ((3u - (code & 3u)) * 8u)) >> 24u);
 }
 
-fn quad(block: Block, i: u32) -> vec4<f32> {
-    let codes = nibbles(block.codes, i);
-    return block.scale * vec4<f32>(iq4_step(codes.x), iq4_step(codes.y), iq4_step(codes.z), iq4_step(codes.w));
+fn quad(codes: vec4<u32>, more: vec4<u32>, scales: vec2<f32>, i: u32) -> vec4<f32> {
+    let own = nibbles(codes, i);
+    return scales.x * vec4<f32>(iq4_step(own.x), iq4_step(own.y), iq4_step(own.z), iq4_step(own.w));
 }

@@ -1,13 +1,18 @@
 #include "weights.wgsl"
-struct Block { low: vec4<u32>, high: vec4<u32>, scale: f32 }
-
-fn block_at(weights: Weights, row: u32, block: u32) -> Block {
-    let at = row + block * 2u;
-    return Block(matrix[at], matrix[at + 1u], half_value(block_scale(weights, row, block)));
+fn codes_at(row: u32, block: u32) -> vec4<u32> {
+    return matrix[row + block * 2u];
 }
 
-fn quad(block: Block, i: u32) -> vec4<f32> {
-    let word = bitcast<i32>(select(block.low, block.high, i > 3u)[i & 3u]);
-    let codes = (vec4<i32>(word) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u);
-    return block.scale * vec4<f32>(codes);
+fn more_at(row: u32, block: u32) -> vec4<u32> {
+    return matrix[row + block * 2u + 1u];
+}
+
+fn scales_at(parts: vec2<u32>, row: u32, block: u32) -> vec2<f32> {
+    return vec2<f32>(half_value(block_scale(parts, row, block)), 0.0);
+}
+
+fn quad(codes: vec4<u32>, more: vec4<u32>, scales: vec2<f32>, i: u32) -> vec4<f32> {
+    let word = bitcast<i32>(select(codes, more, i > 3u)[i & 3u]);
+    let values = (vec4<i32>(word) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u);
+    return scales.x * vec4<f32>(values);
 }

@@ -166,6 +166,12 @@ impl WebGpuBackend {
         &self.device.info
     }
 
+    /// Loses the device when it is called, as a driver may at any time: for tests of what comes after.
+    pub fn destroyer(&self) -> impl FnOnce() + use<> {
+        let device = self.device.device.clone();
+        move || device.destroy()
+    }
+
     /// Tries the device with tasks whose results are known, from a bare dispatch up.
     pub async fn diagnose(&mut self) -> Vec<Diagnosis> {
         diagnosis::diagnose(&self.device, &mut self.pipelines).await

@@ -2,7 +2,8 @@
 //! constants in front, and includes.
 //!
 //! `#include "name.wgsl"` on a line of its own stands for that file, once; `$NAME` in it is replaced by what the
-//! specialisation chose, which is how a product includes the unpacking of its weights.
+//! specialisation chose, which is how a product includes the unpacking of its weights. Lines between `#repeat` and `#end`
+//! stand for several copies of them.
 
 use std::fmt;
 
@@ -93,7 +94,7 @@ impl Specialisation {
     }
 
     fn expand(&self, from: &str, file: &str, text: &mut String, included: &mut Vec<String>) {
-        for line in file.lines() {
+        for line in repeated(file).lines() {
             let name = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));
             let Some(name) = name else {
                 text.push_str(line);
@@ -114,6 +115,25 @@ impl Specialisation {
             self.expand(&name, header, text, included);
         }
     }
+}
+
+/// A file with the lines between `#repeat NAME COUNT` and `#end` so many times, `$NAME` counted up: without functions, whose
+/// calls a driver may leave standing.
+fn repeated(file: &str) -> String {
+    let mut text = String::with_capacity(file.len());
+    let mut lines = file.lines();
+    while let Some(line) = lines.next() {
+        let Some((name, count)) = line.strip_prefix("#repeat ").and_then(|rest| rest.split_once(' ')) else {
+            text.push_str(line);
+            text.push('\n');
+            continue;
+        };
+        let body: String =
+            lines.by_ref().take_while(|line| *line != "#end").map(|line| format!("{line}\n")).collect();
+        let count: usize = count.parse().expect("a count of repetitions");
+        (0..count).for_each(|i| text.push_str(&body.replace(&format!("${name}"), &i.to_string())));
+    }
+    text
 }
 
 impl fmt::Display for Specialisation {

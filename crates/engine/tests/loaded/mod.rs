@@ -235,6 +235,16 @@ pub fn load_scaled(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvSca
 
 /// The same; the error is of a device that fails.
 pub fn try_load(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvScale>>) -> Result<Engine, String> {
+    load_with(folder, on.backend()?, setup, scales)
+}
+
+/// The same on a backend that was opened already.
+pub fn load_with(
+    folder: &Path,
+    backend: Box<dyn Backend>,
+    setup: Setup,
+    scales: Option<Vec<KvScale>>,
+) -> Result<Engine, String> {
     let checkpoint = Checkpoint::open(folder).expect("golden checkpoints open");
     let spec = describe(&checkpoint).expect("golden checkpoints are described");
     let table = bind(&checkpoint, &spec).expect("golden checkpoints bind");
@@ -272,5 +282,5 @@ pub fn try_load(folder: &Path, on: On, setup: Setup, scales: Option<Vec<KvScale>
         }),
         ..Default::default()
     };
-    Engine::load(on.backend()?, &graphs, &weights, config, &mut |_| {}).map_err(|error| error.to_string())
+    Engine::load(backend, &graphs, &weights, config, &mut |_| {}).map_err(|error| error.to_string())
 }

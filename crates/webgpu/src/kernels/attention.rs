@@ -20,6 +20,8 @@ params! {
     }
     struct AttentionParams {
         q: View,
+        /// Where rows of a single split go.
+        out: View,
         /// The first row of the batch.
         first_row: u32,
         page_words: u32,
@@ -91,8 +93,10 @@ impl Kernels {
         self.sized(&APPEND).define("SCALES", PAGE_TOKENS * self.dims.head_dim.div_ceil(32))
     }
 
-    fn split(&self) -> Specialisation {
+    /// The splits of rows, or rows that are a single split each.
+    fn split(&self, is_whole: bool) -> Specialisation {
         self.sized(&SOURCE)
+            .define("IS_WHOLE", usize::from(is_whole))
             .define("GROUP", self.group())
             .define("CAPPED", usize::from(self.capped))
             .define("QUERY_WORDS", HEADS * self.dims.head_dim)
@@ -110,7 +114,7 @@ pub(crate) fn declare() -> Vec<Declaration> {
         let types = KvTypes::both(elem);
         [released, odd].into_iter().flat_map(move |dims| {
             let kernels = Kernels { dims, types, capped: dims == odd };
-            [kernels.append(), kernels.split(), kernels.merge()]
+            [kernels.append(), kernels.split(false), kernels.split(true), kernels.merge()]
         })
     });
     let accepts = |site: &Site| match site.op {
@@ -176,12 +180,12 @@ fn bind(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let rows = binding.rows();
     let append = Launch::new(kernels.append(), &append, move |facts| rows_grid(x, facts.rows(rows)));
     let mut launches = vec![append.caching(&pool.buffer)];
-    launches.push(batches(binding, &kernels, &attention)?);
+    launches.extend(batches(binding, &kernels, &attention)?);
     Ok(launches)
 }
 
 /// Splits and their sums, batch by batch: all batches use the same working memory.
-fn batches(binding: &Binding, kernels: &Kernels, attention: &Attention) -> Result<Launch, BackendError> {
+fn batches(binding: &Binding, kernels: &Kernels, attention: &Attention) -> Result<Vec<Launch>, BackendError> {
     let (dims, pool) = (attention.dims, binding.kv());
     let batches = Batches::of(attention, pool.pages, binding.max_tokens);
     let window = narrow(attention.window.unwrap_or(0));
@@ -190,6 +194,7 @@ fn batches(binding: &Binding, kernels: &Kernels, attention: &Attention) -> Resul
     let sinks = if attention.sinks { Some(binding.vector(0, dims.q_heads)?) } else { None };
     let split = AttentionParams {
         q: binding.input(0),
+        out: binding.output(0),
         first_row: 0,
         page_words: narrow(pool.page_words),
         pages: narrow(pool.pages),
@@ -220,20 +225,28 @@ fn batches(binding: &Binding, kernels: &Kernels, attention: &Attention) -> Resul
         params: firsts().map(|first_row| MergeParams { first_row, ..merge }.words()).collect(),
         grid: Box::new(move |[_, rows, _]| [heads, rows, 1]),
     };
-    let splits = Launch {
-        kernel: kernels.split(),
-        params: firsts().map(|first_row| AttentionParams { first_row, ..split }.words()).collect(),
+    let params: Vec<Vec<u32>> =
+        firsts().map(|first_row| AttentionParams { first_row, ..split }.words()).collect();
+    // With sinks the sum of splits has something to add to a single one, too.
+    let may_be_whole = sinks.is_none();
+    let launch = |is_whole: bool| Launch {
+        kernel: kernels.split(is_whole),
+        params: params.clone(),
         matrix: None,
         cache: Some(pool.buffer.clone()),
         then: None,
         dispatch: Box::new(move |facts, dispatch| {
             let splits = batches.splits(facts);
             let rows = batches.rows(splits);
+            if is_whole != (may_be_whole && splits == 1) {
+                return;
+            }
             for first in (0..facts.tokens).step_by(rows) {
                 let count = rows.min(facts.tokens - first);
                 dispatch(first / BATCH_UNIT, [x, narrow(count), narrow(splits)]);
             }
         }),
     };
-    Ok(Launch { then: Some(Box::new(merge)), ..splits })
+    let several = Launch { then: Some(Box::new(merge)), ..launch(false) };
+    Ok(if may_be_whole { vec![launch(true), several] } else { vec![several] })
 }

@@ -1,7 +1,9 @@
 //! `ssm_step`: two launches where every sequence has one row; else those of the four ops it stands for, with what passes
 //! between them in working memory. Both give the same bits.
 
-use mambo_kernel::{BackendError, Call, Epilogue, Op, OpKind, Phase, Rows, Site, SsmDims, StateElem};
+use mambo_kernel::{
+    BackendError, Call, Epilogue, Op, OpKind, Phase, Rows, SSM_CHUNK, Site, SsmDims, StateElem,
+};
 
 use super::binding::{Binding, Launch, StepFacts, rows_grid};
 use super::declaration::Declaration;
@@ -83,8 +85,18 @@ fn projected_kernel(
     few.define(sized(kernel, dims, elem).define("TAPS", dims.taps), norm)
 }
 
-fn scan_kernel(dims: &SsmDims, elem: StateElem, gated: bool) -> Specialisation {
-    sized(Specialisation::new(&SCAN), dims, elem).define("GATED", usize::from(gated))
+/// States that the scan has in workgroup memory at once: all, where there is room.
+fn round(dims: &SsmDims, workgroup_bytes: usize) -> usize {
+    // Channels of a chunk and their like, beside the states.
+    let bytes = |round: usize| 4 * SSM_CHUNK * (round + 1) + 4 * dims.state + 6144;
+    if bytes(dims.state) <= workgroup_bytes { dims.state } else { 64 }
+}
+
+fn scan_kernel(dims: &SsmDims, elem: StateElem, gated: bool, round: usize) -> Specialisation {
+    sized(Specialisation::new(&SCAN), dims, elem)
+        .define("GATED", usize::from(gated))
+        .define("ROUND", round)
+        .define("B_WORDS", SSM_CHUNK * (round + 1))
 }
 
 pub(crate) fn declare() -> Vec<Declaration> {
@@ -94,7 +106,12 @@ pub(crate) fn declare() -> Vec<Declaration> {
     };
     let sizes = StateElem::ALL.into_iter().flat_map(|elem| [(RELEASED, elem), (ODD, elem)]);
     let kernels = sizes.flat_map(|(dims, elem)| {
-        [columns_kernel(&dims, elem), scan_kernel(&dims, elem, false), scan_kernel(&dims, elem, true)]
+        let round = round(&dims, 16 << 10);
+        [
+            columns_kernel(&dims, elem),
+            scan_kernel(&dims, elem, false, round),
+            scan_kernel(&dims, elem, true, round),
+        ]
     });
     let few = Few::of(true, 64, 10304, 15 << 10);
     let norms = [NormShape::NONE, NormShape { groups: 1, size: 2048 }];
@@ -231,6 +248,7 @@ fn single_rows(
     };
     let workgroups = narrow((dims.conv_dim() + dims.heads).div_ceil(VALUES));
     let parts = narrow(head_parts(dims));
+    let round = round(dims, binding.workgroup_bytes);
     let is_absorbed = binding.is_absorbed;
     let takes = move |facts: &StepFacts, gated: bool| {
         facts.has_single_rows && gated == (is_absorbed && facts.tokens == 1)
@@ -242,9 +260,10 @@ fn single_rows(
     let mut launches = vec![columns.caching(&pool.buffer)];
     for gated in [false, true].into_iter().filter(|gated| !gated || is_absorbed) {
         let out = if gated { binding.output(0) } else { y };
-        let scan = Launch::new(scan_kernel(dims, elem, gated), &StepParams { out, ..params }, move |facts| {
-            if takes(facts, gated) { by_segment(parts, facts) } else { [0; 3] }
-        });
+        let scan =
+            Launch::new(scan_kernel(dims, elem, gated, round), &StepParams { out, ..params }, move |facts| {
+                if takes(facts, gated) { by_segment(parts, facts) } else { [0; 3] }
+            });
         launches.push(scan.caching(&pool.buffer));
     }
     launches
