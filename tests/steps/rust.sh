@@ -36,7 +36,7 @@ compiles_tests() {
 
 # The executables of tests that are in lists of cargo's, as lines of the folder of the crate, the name, and the file.
 executables() {
-  cat "$@" | sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml".*"name":"\([^"]*\)".*"test":true}.*"executable":"\([^"]*\)".*|\1 \2 \3|p'
+  cat "$@" | sed -n 's|.*"manifest_path":"\([^"]*\)/Cargo.toml".*"name":"\([^"]*\)".*"test":true},"features":.*"executable":"\([^"]*\)".*|\1 \2 \3|p'
 }
 
 # Runs a test of a crate as cargo does: CRATE NAME [ARGUMENT]...
