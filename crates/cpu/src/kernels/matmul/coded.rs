@@ -259,14 +259,6 @@ impl<C: Coded> Format for CodedFormat<C> {
         }
     }
 
-    fn packed<'a>(slice: &PanelSlice<'a>) -> &'a [u8] {
-        let at = |t: usize| match (t / C::TILES * C::BLOCK_BYTES, t % C::TILES) {
-            (block, 0) => block,
-            (block, tile) => block + C::OWN_BYTES + tile * C::TILE_BYTES,
-        };
-        &slice.panel[at(slice.range.start)..at(slice.range.end)]
-    }
-
     #[inline(always)]
     fn unpack<S: Simd>(slice: &PanelSlice, out: &mut [u8]) {
         assert!(slice.range.end <= tiles_of::<C>(slice.panel));

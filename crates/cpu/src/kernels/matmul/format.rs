@@ -68,11 +68,6 @@ pub(crate) trait Format: Send + Sync + 'static {
     /// Finds the weights of a row that the packed panel cannot represent.
     fn outliers(_panel: &[u8], _lane: usize, _row: &[u8], _found: &mut Vec<Outlier>) {}
 
-    /// Where the tiles of a slice stand in the panel, for types that are unpacked into codes.
-    fn packed<'a>(_slice: &PanelSlice<'a>) -> &'a [u8] {
-        &[]
-    }
-
     /// Unpacks tiles of a panel into codes, or columns into floats or pairs, as [`Format::MANY`] says.
     fn unpack<S: Simd>(_panel: &PanelSlice, _out: &mut [u8]) {}
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use bytemuck::{Pod, Zeroable};
 
 use super::coded::{Codes, Kind, TILE};
-use super::format::{PANEL_ROWS, PanelSlice};
+use super::format::PANEL_ROWS;
 use super::multiply::Unpack;
 use super::task::Task;
 use crate::activation::Q8Block;
@@ -20,10 +20,6 @@ use crate::simd::Simd;
 
 /// Tiles of a column block: those of two panels and of a few rows fit in L1 together.
 const COLUMN_BLOCK_TILES: usize = 16;
-/// Rows that are multiplied between two prefetches, at most.
-const FETCHING_ROWS: usize = 6;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// Panels that are multiplied together.
 const PAIR: usize = 2;
 /// Bytes of the unpacked column block.
@@ -56,8 +52,6 @@ pub(super) struct ManyCodes<'a> {
     pub wide: bool,
     /// Activations in the codes' column order, where that differs from the stored order.
     pub transposed: Option<&'a [Q8Block]>,
-    /// Where the tiles of a slice stand.
-    pub packed: PackedBytes,
     pub unpack: Unpack<'a>,
     /// Scratch for sums and for an unpacked column block.
     pub floats: &'a mut [f32],
@@ -80,48 +74,13 @@ impl Vectorized for ManyCodes<'_> {
     }
 }
 
-/// [`Format::packed`](super::format::Format::packed) of a type.
-pub(super) type PackedBytes = for<'a> fn(&PanelSlice<'a>) -> &'a [u8];
-
-/// Packed tiles that are unpacked next, fetched into L2 a few lines at a time while rows are multiplied: unpacking would
-/// wait for memory, and hardware prefetchers have no time to follow pieces as short as a column block.
-struct Next<'a> {
-    panels: [&'a [u8]; PAIR],
-    fetched: usize,
-    /// Bytes of each panel that a few rows fetch.
-    step: usize,
-}
-
-impl<'a> Next<'a> {
-    #[inline(always)]
-    fn new(task: &Task<'a>, packed: PackedBytes, panels: Range<usize>, block: &Range<usize>) -> Self {
-        let mut bytes: [&[u8]; PAIR] = [&[]; PAIR];
-        for (bytes, panel) in bytes.iter_mut().zip(panels) {
-            *bytes = packed(&task.slice(panel, block.clone()));
-        }
-        let rows = task.rows.len();
-        let step = (bytes[0].len() / (rows / FETCHING_ROWS).max(1)).next_multiple_of(LINE);
-        Next { panels: bytes, fetched: 0, step }
-    }
-
-    #[inline(always)]
-    fn fetch<S: Simd>(&mut self) {
-        for bytes in self.panels {
-            for line in (self.fetched..bytes.len().min(self.fetched + self.step)).step_by(LINE) {
-                S::prefetch(bytes, line);
-            }
-        }
-        self.fetched += self.step;
-    }
-}
-
 /// The kinds by number, because const parameters cannot be enums.
 const KINDS: [Kind; 3] = [Kind::Whole, Kind::Halves, Kind::Line];
 
 impl ManyCodes<'_> {
     #[inline(always)]
     fn panels<S: Simd, const KIND: usize, const WIDE: bool>(self) {
-        let ManyCodes { task, panels, packed, unpack, transposed, floats, bytes: buffer, .. } = self;
+        let ManyCodes { task, panels, unpack, transposed, floats, bytes: buffer, .. } = self;
         let (rows, tiles) = (task.rows.len(), task.weight.cols() / TILE);
         let row = |i: usize| match transposed {
             Some(blocks) => &blocks[i * tiles..(i + 1) * tiles],
@@ -132,12 +91,7 @@ impl ManyCodes<'_> {
         sums.fill([0.0; PANEL_ROWS]);
         for first in (0..tiles).step_by(COLUMN_BLOCK_TILES) {
             let block = first..tiles.min(first + COLUMN_BLOCK_TILES);
-            let next_block = block.end..tiles.min(block.end + COLUMN_BLOCK_TILES);
             for (pair, sums) in sums.chunks_mut(PAIR * rows).enumerate() {
-                let next_pair = panels.start + (pair + 1) * PAIR;
-                let (from, columns) =
-                    if next_pair < panels.end { (next_pair, &block) } else { (panels.start, &next_block) };
-                let mut next = Next::new(task, packed, from..panels.end.min(from + PAIR), columns);
                 let count = sums.len() / rows;
                 let bytes = block.len() * size_of::<UnpackedTile>();
                 for (p, out) in buffer[..count * bytes].chunks_mut(bytes).enumerate() {
@@ -147,7 +101,6 @@ impl ManyCodes<'_> {
                 let (a, b) = unpacked.split_at(block.len());
                 let mut i = 0;
                 while i < rows {
-                    next.fetch::<S>();
                     let x = |r: usize| &row(i + r)[block.clone()];
                     i += match (rows - i, count) {
                         // Leaves as few single rows as possible. Half-tile scales would need twice the accumulators.

@@ -146,7 +146,9 @@ impl<F: Format> Bound<F> {
         }
         let prepared = &scratch.words[..task.rows.len() * words];
         let unpack = |panel: usize, range: Range<usize>, out: &mut [u8]| {
-            isa.call(UnpackSlice::<F> { slice: task.slice(panel, range), out, format: PhantomData });
+            let panel = weight.panel(task.expert, panel);
+            let slice = PanelSlice { dtype: weight.dtype(), panel, cols: weight.cols(), range };
+            isa.call(UnpackSlice::<F> { slice, out, format: PhantomData });
         };
         if !self.is_many(task.rows.len()) {
             let fetch = self.fetch[usize::from(task.rows.len() > 1)];
@@ -160,18 +162,8 @@ impl<F: Format> Bound<F> {
             match F::MANY {
                 Many::Codes(kind) => {
                     let transposed = (words > 0).then(|| bytemuck::cast_slice(prepared));
-                    let (wide, packed) = (F::WIDE, F::packed);
-                    isa.call(ManyCodes {
-                        task,
-                        panels,
-                        kind,
-                        wide,
-                        transposed,
-                        packed,
-                        unpack,
-                        floats,
-                        bytes,
-                    });
+                    let wide = F::WIDE;
+                    isa.call(ManyCodes { task, panels, kind, wide, transposed, unpack, floats, bytes });
                 }
                 Many::Tiles => isa.call(ManyTiles { task, panels, unpack, floats, bytes }),
                 _ => isa.call(ManyFloats { task, panels, unpack, floats, bytes }),

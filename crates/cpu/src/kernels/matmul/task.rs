@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use mambo_kernel::Epilogue;
 
-use super::format::{PANEL_ROWS, PanelSlice};
+use super::format::PANEL_ROWS;
 use super::{Packed, outliers};
 use crate::kernels::glu::gated;
 use crate::shared::View;
-use crate::simd::{Math, Simd, part, part_mut};
+use crate::simd::{Math, Simd};
 
 /// Panels of one weight matrix times rows of the input.
 #[derive(Clone)]
@@ -54,35 +54,15 @@ impl TaskRows<'_> {
     }
 }
 
-impl<'a> Task<'a> {
-    /// A part of a panel.
-    pub fn slice(&self, panel: usize, range: Range<usize>) -> PanelSlice<'a> {
-        let weight = self.weight;
-        let panel = weight.panel(self.expert, panel);
-        PanelSlice { dtype: weight.dtype(), panel, cols: weight.cols(), range }
-    }
-
+impl Task<'_> {
     /// Stores the sums `[panel][row]` of all products, row by row.
     #[inline(always)]
     pub fn store_all<S: Simd>(&self, panels: Range<usize>, sums: &[[f32; PANEL_ROWS]]) {
-        let cols = self.columns(&panels);
         for i in 0..self.rows.len() {
-            let (x_row, row) = self.rows.at(i);
-            // SAFETY: panels and a row belong to one task.
-            let out = unsafe { self.out.cols_mut(row, cols.clone()) };
-            let residual = self.residual.as_ref().map(|r| &r.row(row)[cols.clone()]);
-            let sums = sums[i..].iter().step_by(self.rows.len());
-            for (p, (panel, sums)) in panels.clone().zip(sums).enumerate() {
-                let residual = residual.map(|residual| part(residual, p));
-                self.store_sums::<S>((panel, x_row), S::load(sums), residual, part_mut(out, p));
+            for (panel, sum) in panels.clone().zip(sums[i..].iter().step_by(self.rows.len())) {
+                self.store::<S>(panel, i, S::load(sum));
             }
         }
-    }
-
-    /// Output columns of panels.
-    #[inline(always)]
-    fn columns(&self, panels: &Range<usize>) -> Range<usize> {
-        panels.start * PANEL_ROWS..self.weight.out().min(panels.end * PANEL_ROWS)
     }
 
     /// Adds the products of the panel's outliers.
@@ -101,28 +81,15 @@ impl<'a> Task<'a> {
     /// Stores the products of a panel with row `i` of the task.
     #[inline(always)]
     pub fn store<S: Simd>(&self, panel: usize, i: usize, y: S::F) {
-        let (x_row, row) = self.rows.at(i);
-        let cols = self.columns(&(panel..panel + 1));
+        let row = self.rows.at(i).1;
+        let cols = panel * PANEL_ROWS..self.weight.out().min((panel + 1) * PANEL_ROWS);
+        let y = self.with_outliers::<S>(panel, self.rows.at(i).0, y);
+        let y = S::mul(self.weight.scale::<S>(self.expert, panel), y);
         // SAFETY: a panel and row belong to one task.
         let out = unsafe { self.out.cols_mut(row, cols.clone()) };
-        let residual = self.residual.as_ref().map(|r| &r.row(row)[cols]);
-        self.store_sums::<S>((panel, x_row), y, residual, out);
-    }
-
-    /// Stores the sums of a panel with a row of the input.
-    #[inline(always)]
-    fn store_sums<S: Simd>(
-        &self,
-        (panel, x_row): (usize, usize),
-        y: S::F,
-        residual: Option<&[f32]>,
-        out: &mut [f32],
-    ) {
-        let y = self.with_outliers::<S>(panel, x_row, y);
-        let y = S::mul(self.weight.scale::<S>(self.expert, panel), y);
-        let y = match (self.epilogue, residual) {
+        let y = match (self.epilogue, &self.residual) {
             (Epilogue::Relu2, _) => S::relu2(y),
-            (Epilogue::Residual, Some(residual)) => S::add(y, S::load_part(residual)),
+            (Epilogue::Residual, Some(residual)) => S::add(y, S::load_part(&residual.row(row)[cols])),
             // The gate's factors wait in the output (`products.rs`).
             (Epilogue::Glu(activation), _) => gated::<S>(activation, S::load_part(out), y),
             (Epilogue::None | Epilogue::Residual, _) => y,
