@@ -31,7 +31,7 @@ compiles_tests() {
   local build=(cargo test --workspace --release --locked --no-run --message-format=json-render-diagnostics)
   "${build[@]}" >"$work/tests.json"
   # Those that `cargo test` does not run by itself.
-  "${build[@]}" --test contracts --test fusion >"$work/programs.json"
+  "${build[@]}" --test contracts --test fusion --test webgpu >"$work/programs.json"
 }
 
 # The executables of tests that are in lists of cargo's, as lines of the folder of the crate, the name, and the file.
