@@ -7,6 +7,7 @@
 // Bytes: the weights of each chosen expert once per four rows. FLOPs: 2 per weight and row.
 #include "chain.cuh"
 #include "experts.cuh"
+#include "experts_round.cuh"
 
 // Blocks that a multiprocessor is to run at once.
 #define BLOCKS (__CUDA_ARCH__ >= 900 ? 4 : 3)
@@ -14,41 +15,6 @@
 #define UNITS 2
 #define THREADS (UNITS * SLICES * 32)
 #define PAIR_COLS (UNITS * TILE_ROWS)
-
-// Values of a row that a thread loads before it rounds any.
-#define AT_ONCE (4 / ROWS)
-
-// Rounds rows of f32, whose largest magnitudes are known, to f16 in shared memory, with zeros up to whole tiles.
-DEVICE void round_rows(u8* to, u32 stride, const float* from, const u32* largest, const ExpertTile& tile, u32 cols, u32 col_tiles) {
-    float inverse[ROWS];
-#pragma unroll
-    for (u32 r = 0; r < ROWS; r++)
-        inverse[r] = f16_inverse_scale(f16_scale(__uint_as_float(load_fresh(largest + tile.row(r)))));
-    const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (u32 start = threadIdx.x * 4; start < col_tiles * TILE_COLS; start += AT_ONCE * THREADS * 4) {
-        // A latency for all of it.
-        float4 values[ROWS][AT_ONCE];
-#pragma unroll
-        for (u32 r = 0; r < ROWS; r++)
-#pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) {
-                u32 at = start + i * THREADS * 4;
-                bool exists = r < tile.count && at < cols;
-                values[r][i] = exists ? *(const float4*)(from + (u64)tile.rows[r] * cols + at) : zeros;
-            }
-#pragma unroll
-        for (u32 r = 0; r < ROWS; r++)
-#pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) {
-                u32 at = start + i * THREADS * 4;
-                if (r >= tile.count || at >= col_tiles * TILE_COLS) continue;
-                u32* words = (u32*)(to + r * stride + 2 * at);
-                float4 v = values[r][i];
-                words[0] = f16_pair(__fmul_rn(v.x, inverse[r]), __fmul_rn(v.y, inverse[r]));
-                words[1] = f16_pair(__fmul_rn(v.z, inverse[r]), __fmul_rn(v.w, inverse[r]));
-            }
-    }
-}
 
 // Adds what all blocks left for two units of every row.
 DEVICE void add_up(const ExpertsDownParams& p, u32 pair, u32 rows) {
@@ -131,7 +97,8 @@ KERNEL __launch_bounds__(THREADS, BLOCKS) experts_down_row(const __grid_constant
         float factor = has_unit ? weights.factors[place * TILE_ROWS + threadIdx.x % TILE_ROWS] : 0.0f;
         const float* from = is_shared ? p.shared_x : p.routed_x;
         const u32* largest = is_shared ? p.shared_largest : p.routed_largest;
-        round_rows(memory + p.rows_at, stride, from, largest, tile, is_shared ? p.shared_cols : p.routed_cols, weights.col_tiles);
+        u32 cols = is_shared ? p.shared_cols : p.routed_cols;
+        round_rows<ROWS, THREADS>(memory + p.rows_at, stride, from, largest, tile.rows, tile.count, cols, weights.col_tiles);
         // That of this thread's row.
         float scale = f16_scale(__uint_as_float(load_fresh(largest + tile.row(threadIdx.x % (SLICES * 32) / TILE_ROWS))));
         __syncthreads();
