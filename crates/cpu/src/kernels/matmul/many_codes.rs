@@ -166,22 +166,9 @@ fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: 
                 [low[p][r], high[p][r]] = starts;
             });
         });
-        for j in 0..8 {
-            let into = if codes.kind == Kind::Halves && j >= 4 { &mut high } else { &mut low };
-            let mut step = [S::bsplat(0); N];
-            each_row!(N, p, {
-                step[p] = S::load_bytes(&tile[p].codes[j]);
-            });
-            each_row!(R, r, {
-                each_row!(N, p, {
-                    into[p][r] = if WIDE {
-                        S::dot_wide(into[p][r], step[p], x[r].codes[j])
-                    } else {
-                        S::dot(into[p][r], step[p], x[r].codes[j])
-                    };
-                });
-            });
-        }
+        add_steps::<S, WIDE, R, N>(0..4, tile, x, &mut low);
+        let second_half = if codes.kind == Kind::Halves { &mut high } else { &mut low };
+        add_steps::<S, WIDE, R, N>(4..8, tile, x, second_half);
         each_row!(N, p, {
             let (scale, other) = (S::load_le(&tile[p].scale), S::load_le(&tile[p].other));
             each_row!(R, r, {
@@ -196,4 +183,30 @@ fn group<S: Simd, const KIND: usize, const WIDE: bool, const R: usize, const N: 
         });
     });
     R
+}
+
+/// Adds some dot steps of a tile to the sums of `N` panels and `R` rows. All go to the same sums, which the compiler can
+/// then keep in registers whether or not it unrolls the steps.
+#[inline(always)]
+fn add_steps<S: Simd, const WIDE: bool, const R: usize, const N: usize>(
+    steps: Range<usize>,
+    tile: [&UnpackedTile; N],
+    x: [&Q8Block; R],
+    sums: &mut [[S::I; R]; N],
+) {
+    for j in steps {
+        let mut step = [S::bsplat(0); N];
+        each_row!(N, p, {
+            step[p] = S::load_bytes(&tile[p].codes[j]);
+        });
+        each_row!(R, r, {
+            each_row!(N, p, {
+                sums[p][r] = if WIDE {
+                    S::dot_wide(sums[p][r], step[p], x[r].codes[j])
+                } else {
+                    S::dot(sums[p][r], step[p], x[r].codes[j])
+                };
+            });
+        });
+    }
 }
