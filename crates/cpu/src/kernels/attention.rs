@@ -14,16 +14,16 @@ use std::sync::Arc;
 
 use mambo_kernel::{Elem, KvElem, Op, OpKind, Operand, PAGE_TOKENS, Segment, Site};
 
-use super::attention_block::{Block, Running, SHARED, Softmax, Total, finish};
+use super::attention_block::{Block, Running, SHARED, Softmax, Total, attend_page, finish, group_size};
 use super::attention_split::SplitAttention;
 use super::declaration::{Binding, Declaration};
 use super::kv_page::HeadFormat;
 use super::quantize::{can_round_groups, round_blocks};
 use super::{Cx, Scratch, ScratchNeed, Work};
-use crate::isa::Isa;
+use crate::isa::{Isa, Vectorized};
 use crate::shared::View;
 use crate::simd::{Simd, part, part_mut, vectors};
-use crate::stored::{F16, F32, Stored};
+use crate::stored::{F16, F32};
 
 /// Maximum queries of an item.
 pub(super) const QUERIES: usize = 32;
@@ -228,14 +228,15 @@ impl Attention {
         let mut scratch = AttentionScratch::of(floats, n);
         self.scale_queries::<S>(cx, block, &mut scratch);
         let splits = self.splits(block);
-        let running = self.split::<S>(cx, block, splits.start, &mut scratch);
+        let running =
+            S::call(OneSplit { attention: self, cx, block, split: splits.start, scratch: &mut scratch });
         let mut totals = [Softmax::EMPTY; QUERIES];
         for (total, running) in totals.iter_mut().zip(&running).take(block.count) {
             *total = running.end::<S>();
         }
         std::mem::swap(&mut scratch.sums, &mut scratch.totals);
         for split in splits.start + 1..splits.end {
-            let running = self.split::<S>(cx, block, split, &mut scratch);
+            let running = S::call(OneSplit { attention: self, cx, block, split, scratch: &mut scratch });
             for (i, sums) in scratch.totals.chunks_exact_mut(n).take(block.count).enumerate() {
                 if !self.splits_at(self.position(block, i)).contains(&split) {
                     continue;
@@ -284,7 +285,7 @@ impl Attention {
         let n = self.op.dims.head_dim;
         let mut scratch = AttentionScratch::of(floats, n);
         self.scale_queries::<S>(cx, block, &mut scratch);
-        let running = self.split::<S>(cx, block, split, &mut scratch);
+        let running = S::call(OneSplit { attention: self, cx, block, split, scratch: &mut scratch });
         for (i, sums) in scratch.sums.chunks_exact(n).take(block.count).enumerate() {
             take(i, running[i].end::<S>(), sums);
         }
@@ -305,42 +306,22 @@ impl Attention {
     }
 }
 
-/// How many of the remaining queries are processed together: registers allow one more than usual, so that no single
-/// query is left over.
-#[inline(always)]
-fn group_size<S: Simd>(left: usize) -> usize {
-    match left {
-        ..SHARED => 1,
-        left if left == SHARED + 1 && S::ROWS == 8 => SHARED + 1,
-        _ => SHARED,
-    }
+/// A split of a block of queries, most of this kernel's code.
+struct OneSplit<'a, 's> {
+    attention: &'a Attention,
+    cx: &'a Cx<'a>,
+    block: &'a Queries<'a>,
+    split: usize,
+    scratch: &'a mut AttentionScratch<'s>,
 }
 
-/// Adds a page to a block of queries; query i sees its positions `seen(i)`.
-#[inline(always)]
-fn attend_page<S: Simd, T: Stored>(
-    page: Block<T>,
-    count: usize,
-    seen: impl Fn(usize) -> Range<usize>,
-    (queries, running, sums): (&[f32], &mut [Running; QUERIES], &mut [f32]),
-) {
-    let n = page.head_dim();
-    // Queries are in order of position: those before this page come first, those whose window has left it last.
-    let mut i = (0..count).find(|&i| seen(i).end > 0).unwrap_or(count);
-    let count = (i..count).rfind(|&i| !seen(i).is_empty()).map_or(i, |last| last + 1);
-    while i < count {
-        let (queries, running, sums) = (&queries[i * n..], &mut running[i..], &mut sums[i * n..]);
-        let size = group_size::<S>(count - i);
-        match size {
-            1 => page.attend::<S, 1>(queries, [seen(i)], running, sums),
-            SHARED => {
-                page.attend::<S, SHARED>(queries, std::array::from_fn(|j| seen(i + j)), running, sums);
-            }
-            _ => {
-                page.attend::<S, { SHARED + 1 }>(queries, std::array::from_fn(|j| seen(i + j)), running, sums)
-            }
-        }
-        i += size;
+impl Vectorized for OneSplit<'_, '_> {
+    type Output = [Running; QUERIES];
+    type Home = Attention;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Self::Output {
+        self.attention.split::<S>(self.cx, self.block, self.split, self.scratch)
     }
 }
 

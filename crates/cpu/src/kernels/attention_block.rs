@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use mambo_kernel::PAGE_TOKENS;
 
+use super::attention::QUERIES;
 use super::each_row::each_row;
 use crate::simd::{LANES, Math, Simd, part, part_mut, vectors};
 use crate::stored::Stored;
@@ -341,5 +342,44 @@ pub(super) fn finish<S: Simd>(sums: &[f32], total: f32, out: &mut [f32]) {
     let total = S::splat(total);
     for i in 0..vectors(sums.len()) {
         S::store_part(S::div(S::load_part(part(sums, i)), total), part_mut(out, i));
+    }
+}
+
+/// How many of the remaining queries are processed together: registers allow one more than usual, so that no single
+/// query is left over.
+#[inline(always)]
+pub(super) fn group_size<S: Simd>(left: usize) -> usize {
+    match left {
+        ..SHARED => 1,
+        left if left == SHARED + 1 && S::ROWS == 8 => SHARED + 1,
+        _ => SHARED,
+    }
+}
+
+/// Adds a page to a block of queries; query i sees its positions `seen(i)`.
+#[inline(always)]
+pub(super) fn attend_page<S: Simd, T: Stored>(
+    page: Block<T>,
+    count: usize,
+    seen: impl Fn(usize) -> Range<usize>,
+    (queries, running, sums): (&[f32], &mut [Running; QUERIES], &mut [f32]),
+) {
+    let n = page.head_dim();
+    // Queries are in order of position: those before this page come first, those whose window has left it last.
+    let mut i = (0..count).find(|&i| seen(i).end > 0).unwrap_or(count);
+    let count = (i..count).rfind(|&i| !seen(i).is_empty()).map_or(i, |last| last + 1);
+    while i < count {
+        let (queries, running, sums) = (&queries[i * n..], &mut running[i..], &mut sums[i * n..]);
+        let size = group_size::<S>(count - i);
+        match size {
+            1 => page.attend::<S, 1>(queries, [seen(i)], running, sums),
+            SHARED => {
+                page.attend::<S, SHARED>(queries, std::array::from_fn(|j| seen(i + j)), running, sums);
+            }
+            _ => {
+                page.attend::<S, { SHARED + 1 }>(queries, std::array::from_fn(|j| seen(i + j)), running, sums)
+            }
+        }
+        i += size;
     }
 }

@@ -4,6 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::{LANES, Simd, look_up_bytes};
+use crate::isa::{InstructionSets, Vectorized};
 
 /// Pairs of 256-bit registers: lanes 0..8 and 8..16.
 #[derive(Clone, Copy)]
@@ -36,6 +37,12 @@ impl Simd for Avx2 {
     const ROWS: usize = 4;
     const WIDE_ZERO: i32 = 0;
     const CODE_ZERO: i32 = 64;
+
+    #[inline(always)]
+    fn call<V: Vectorized>(what: V) -> V::Output {
+        // SAFETY: the caller runs on this set, see [`Simd`].
+        unsafe { V::Home::avx2(what) }
+    }
 
     #[inline(always)]
     fn splat(v: f32) -> Self::F {

@@ -4,6 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::{LANES, Simd};
+use crate::isa::{InstructionSets, Vectorized};
 
 /// 512-bit registers.
 #[derive(Clone, Copy)]
@@ -51,6 +52,12 @@ impl Simd for Avx512 {
     const ROWS: usize = 8;
     const WIDE_ZERO: i32 = 128;
     const CODE_ZERO: i32 = 128;
+
+    #[inline(always)]
+    fn call<V: Vectorized>(what: V) -> V::Output {
+        // SAFETY: the caller runs on this set, see [`Simd`].
+        unsafe { V::Home::avx512(what) }
+    }
 
     #[inline(always)]
     fn splat(v: f32) -> Self::F {

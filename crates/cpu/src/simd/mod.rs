@@ -20,6 +20,8 @@ pub(crate) use simd128::Simd128;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use {avx2::Avx2, avx512::Avx512};
 
+use crate::isa::Vectorized;
+
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
 
@@ -43,6 +45,9 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// Zero point of codes of up to seven bits when they are unpacked into memory: 128 if [`Simd::dot_wide`] costs no
     /// more than [`Simd::dot`], else 64.
     const CODE_ZERO: i32;
+
+    /// Runs a part of a kernel as a function of its own, so that its code exists once however many places use it.
+    fn call<V: Vectorized>(what: V) -> V::Output;
 
     fn splat(v: f32) -> Self::F;
     fn load(x: &[f32; LANES]) -> Self::F;

@@ -7,6 +7,7 @@
 use half::{bf16, f16};
 
 use super::{LANES, Simd, look_up_bytes};
+use crate::isa::{InstructionSets, Vectorized};
 
 /// Arrays of sixteen elements.
 #[derive(Clone, Copy)]
@@ -55,6 +56,11 @@ impl Simd for Portable {
     const ROWS: usize = 4;
     const WIDE_ZERO: i32 = 128;
     const CODE_ZERO: i32 = 128;
+
+    #[inline(always)]
+    fn call<V: Vectorized>(what: V) -> V::Output {
+        V::Home::portable(what)
+    }
 
     #[inline(always)]
     fn splat(v: f32) -> Self::F {

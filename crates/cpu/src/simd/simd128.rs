@@ -9,6 +9,7 @@ use std::arch::wasm32::*;
 use half::f16;
 
 use super::{LANES, Simd, look_up_bytes};
+use crate::isa::Vectorized;
 
 /// Four 128-bit registers: lanes 0..4, 4..8, 8..12 and 12..16.
 #[derive(Clone, Copy)]
@@ -140,6 +141,11 @@ impl Simd for Simd128 {
     const ROWS: usize = 4;
     const WIDE_ZERO: i32 = 128;
     const CODE_ZERO: i32 = 128;
+
+    #[inline(never)]
+    fn call<V: Vectorized>(what: V) -> V::Output {
+        what.run::<Self>()
+    }
 
     #[inline(always)]
     fn splat(v: f32) -> V {
