@@ -1,8 +1,8 @@
 //! Any text as a model's answer, in every dialect of calls: cut into pieces of one size, or into two at any byte, it
 //! gives the same events as whole. Bytes of half a character wait in the detokenizer, so that pieces are text.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use mambo_fuzz::fuzz_target;
 use mambo_text::{CallDialect, Event, OutputParser, OutputStyle, ParseOptions};
 use serde_json::Value;
 

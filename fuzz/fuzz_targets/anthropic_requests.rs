@@ -1,7 +1,7 @@
 //! Any bytes as a body for Anthropic's paths: taken, or refused as the client's mistake.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use mambo_fuzz::fuzz_target;
 use mambo_server::fuzzing::anthropic;
 
 fuzz_target!(|bytes: &[u8]| {

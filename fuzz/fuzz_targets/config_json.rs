@@ -1,8 +1,8 @@
 //! Any text as a configuration file: parsed or refused, and what was parsed can be printed and parsed again.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use mambo_checkpoint::{json_number, parse_json};
+use mambo_fuzz::fuzz_target;
 
 fuzz_target!(|text: &str| {
     let Ok(value) = parse_json(text) else { return };

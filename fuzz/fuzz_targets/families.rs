@@ -2,9 +2,9 @@
 //! with a sentence; never a panic, and never a tensor read before it is wanted.
 //!
 //! The input is a document as `mambo_fuzz::open` takes it.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use mambo_fuzz::{fuzz_mutator, fuzz_target};
 use mambo_model::{BuildOptions, ModelError, bind, describe};
 use serde_json::Value;
 

@@ -1,8 +1,8 @@
 //! Any bytes behind the GGUF magic: refused or read in full, never a panic.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use mambo_checkpoint::{Checkpoint, Metadata};
+use mambo_fuzz::fuzz_target;
 use mambo_tensor::decode_row;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -2,9 +2,9 @@
 //! sum of sizes wraps.
 //!
 //! The input is `{"listing": .., "index": .., "asked": .., "headers": {"location": .., "etag": .., ..}}`.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use mambo_fuzz::{fuzz_mutator, fuzz_target};
 use mambo_hub::fuzzing;
 use serde_json::Value;
 

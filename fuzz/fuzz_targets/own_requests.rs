@@ -1,7 +1,7 @@
 //! Any bytes as a body for the paths that only this server has: taken, or refused as the client's mistake.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
+use mambo_fuzz::fuzz_target;
 use mambo_server::fuzzing::own;
 
 fuzz_target!(|bytes: &[u8]| {

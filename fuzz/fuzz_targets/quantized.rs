@@ -3,10 +3,10 @@
 //!
 //! The bytes are a GGUF file, or `config.json`, `hf_quant_config.json` and `model.safetensors` one after the
 //! other with a zero byte between them.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use mambo_checkpoint::{Checkpoint, ConfigFiles, parse_json};
+use mambo_fuzz::fuzz_target;
 use mambo_kernel::WeightSource;
 use mambo_model::{ModelError, bind, describe};
 

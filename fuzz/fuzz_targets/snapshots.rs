@@ -1,8 +1,8 @@
 //! Any bytes as a session's file: refused, or whole and of the length that its header says.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use mambo_engine::{Snapshot, SnapshotHeader};
+use mambo_fuzz::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let header = SnapshotHeader::read(bytes);

@@ -1,10 +1,10 @@
 //! Any text as a chat template: refused, or it renders within its bounds, and the form of answers is found from it.
 //! `tests/fixtures/text/templates/families` holds the seeds.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::sync::LazyLock;
 
-use libfuzzer_sys::fuzz_target;
+use mambo_fuzz::fuzz_target;
 use mambo_text::{ChatRequest, ChatTemplate, OutputParser, OutputStyle, ParseOptions};
 use serde_json::{Value, json};
 

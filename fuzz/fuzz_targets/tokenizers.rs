@@ -1,9 +1,9 @@
 //! Any change to a vocabulary of GGUF metadata or to a tokenizer.json: refused, or it encodes and decodes every text.
 //!
 //! The input is `{"gguf": VOCABULARY, "texts": [..]}` or `{"json": TOKENIZER, "config": .., "texts": [..]}`.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use mambo_fuzz::{fuzz_mutator, fuzz_target};
 use mambo_text::{Detokenizer, Specials, Tokenizer};
 use serde_json::Value;
 

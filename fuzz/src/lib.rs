@@ -3,8 +3,15 @@
 
 mod json_changes;
 mod stored_model;
+#[cfg(not(fuzzing))]
+mod without_fuzzer;
 
+#[cfg(fuzzing)]
 use libfuzzer_sys::fuzzer_mutate;
+#[cfg(fuzzing)]
+pub use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+#[cfg(not(fuzzing))]
+use without_fuzzer::fuzzer_mutate;
 
 pub use stored_model::open;
 

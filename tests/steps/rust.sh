@@ -67,37 +67,31 @@ runs_unit_tests_of_cpu() {
   cargo test --package mambo-cpu --lib --profile unit --locked
 }
 
-has_no_lints() {
-  if cargo clippy --version >/dev/null 2>&1; then
-    # In the profile of everything else, so that macros and build scripts are compiled once.
-    cargo clippy --workspace --all-targets --release --locked -- -D warnings
-  else
-    echo "SKIPPED: clippy is not installed"
-  fi
-}
-
-# Clippy checks like `cargo check` and fails on warnings as well.
+# Clippy checks like `cargo check` and fails on warnings as well. In the profile of everything else, so that macros and
+# build scripts are compiled once.
 checks() {
   if cargo clippy --version >/dev/null 2>&1; then
     cargo clippy --quiet --release --locked "$@" -- -D warnings
   else
+    echo "SKIPPED lints: clippy is not installed"
     cargo check --quiet --release --locked "$@"
   fi
 }
 
-compiles_elsewhere() {
+# All code is linted once, and what machines have of their own on each of them. Not on this one, whose libraries would be
+# checked for it alone.
+has_no_lints() {
   if ! command -v rustup >/dev/null 2>&1; then
-    echo "SKIPPED: rustup, which brings the targets, is not installed"
+    checks --workspace --all-targets
+    echo "SKIPPED on other machines: rustup, which brings the targets, is not installed"
   elif ! problem=$(rustup target add "${machines[@]}" "$browser" 2>&1); then
-    echo "SKIPPED: rustup cannot install the targets: $problem"
+    checks --workspace --all-targets
+    echo "SKIPPED on other machines: rustup cannot install the targets: $problem"
   else
-    checks --workspace "${machines[@]/#/--target=}"
+    checks --workspace --all-targets --target="${machines[0]}"
+    local others=("${machines[@]:1}")
+    checks --workspace "${others[@]/#/--target=}"
     checks "${browser_crates[@]/#/--package=mambo-}" --target="$browser"
     echo "${machines[*]}: all crates; $browser: ${browser_crates[*]}"
   fi
-}
-
-# Nothing is linked, so the C++ half of the fuzzer is not needed: its build script takes a library that is not there.
-compiles_fuzz_targets() {
-  CUSTOM_LIBFUZZER_PATH=/not/needed/libfuzzer.a cargo check --quiet --locked --manifest-path fuzz/Cargo.toml
 }
