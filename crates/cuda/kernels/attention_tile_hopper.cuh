@@ -84,17 +84,17 @@ DEVICE void load_tile(TileShared& shared, const AttentionParams& p, u32 kv_head,
         float largest = 0.0f;
 #pragma unroll
         for (int j = 0; j < 2 * PANELS; j++) largest = fmaxf(largest, fabsf(values[i][j]));
-        u32 exponent = min(max(__float_as_uint(warp_max(largest)) >> 23, 27u), 227u), row = warp % GROUP_WARPS * TILE + i;
-        float inverse = __uint_as_float((254u - exponent) << 23);
-        u32 place = panel_place(row, lane / 4) + lane % 4 * 4;
+        QueryFactors factors(warp_max(largest), p.scale);
+        u32 place = panel_place(warp % GROUP_WARPS * TILE + i, lane / 4) + lane % 4 * 4;
 #pragma unroll
         for (int panel = 0; panel < PANELS; panel++) {
             u32 high, low;
-            split_f16(__fmul_rn(values[i][2 * panel], inverse), __fmul_rn(values[i][2 * panel + 1], inverse), high, low);
+            split_f16(__fmul_rn(values[i][2 * panel], factors.in), __fmul_rn(values[i][2 * panel + 1], factors.in), high,
+                      low);
             *(u32*)(high_at + panel * PANEL_BYTES + place) = high;
             *(u32*)(low_at + panel * PANEL_BYTES + place) = low;
         }
-        if (lane == 0) shared.scale[warp][i] = __fmul_rn(p.scale, __uint_as_float(exponent << 23));
+        if (lane == 0) shared.scale[warp][i] = factors.out;
     }
 }
 
@@ -122,32 +122,20 @@ DEVICE void run_unit(const AttentionParams& p, const TileShared& shared, u32 sta
                      Sums* split_sums, float (*split)[4], CopyNext copy_next) {
     u32 warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
     float scale[2] = {shared.scale[warp][g], shared.scale[warp][g + 8]};
-    float score[UNIT / 8][4] = {}, largest[2] = {MINUS_INFINITY, MINUS_INFINITY};
+    float score[UNIT / 8][4] = {};
     multiply_unit_keys(score[0], shared, warp / GROUP_WARPS, stage);
-#pragma unroll
-    for (int i = 0; i < UNIT / 16; i++)
-        score_keys(p, score + 2 * i, scale, rows.first, rows.last, number * UNIT + 16 * i, largest);
-    largest[0] = row_max(largest[0]), largest[1] = row_max(largest[1]);
-    u32 high[UNIT / 16][4], low[UNIT / 16][4];
-    Sums sums[2] = {{largest[0], 0.0f}, {largest[1], 0.0f}};
-#pragma unroll
-    for (int i = 0; i < UNIT / 16; i++) {
-        float sum[2];
-        weigh_keys(score + 2 * i, largest, high[i], low[i], sum);
-        sums[0].sum = i == 0 ? sum[0] : __fadd_rn(sums[0].sum, sum[0]);
-        sums[1].sum = i == 0 ? sum[1] : __fadd_rn(sums[1].sum, sum[1]);
-    }
+    UnitWeights weights(p, score, scale, rows.seen, number);
     copy_next();
     float mixed[HEAD_DIM / 2] = {};
     products_begin();
 #pragma unroll
     for (int i = 0; i < UNIT / 16; i++) {
         u64 values = swizzled_columns(shared_address(shared.units[stage][1]) + i * 2048, PANEL_BYTES);
-        multiply_columns<HEAD_DIM>(mixed, high[i], values, i > 0);
-        multiply_columns<HEAD_DIM>(mixed, low[i], values, true);
+        multiply_columns<HEAD_DIM>(mixed, weights.high[i], values, i > 0);
+        multiply_columns<HEAD_DIM>(mixed, weights.low[i], values, true);
     }
     products_commit();
-    MergeFactors factors[2] = {merge(split_sums[0], sums[0]), merge(split_sums[1], sums[1])};
+    MergeFactors factors[2] = {merge(split_sums[0], weights.sums[0]), merge(split_sums[1], weights.sums[1])};
     products_wait<0>();
     products_hold<HEAD_DIM / 2>(mixed);
 #pragma unroll

@@ -1,5 +1,7 @@
 //! `attention`: over f16 caches on tensor cores, over all others in f32.
 
+use std::f32::consts::LOG2_E;
+
 use mambo_kernel::{
     Attention, AttentionDims, BackendError, KvElem, KvTypes, Op, OpKind, PAGE_TOKENS, Phase, Site,
 };
@@ -24,6 +26,7 @@ c_struct! {
         page_bytes: u64,
         /// One score per head, or null.
         sinks: Ptr<f32>,
+        /// Scores and their cap are exponents of two.
         scale: f32,
         soft_cap: f32,
         k_scale: f32,
@@ -138,7 +141,7 @@ impl Kernels {
 
     /// `SplitShared` in attention_split.cu.
     fn split_shared(&self) -> u32 {
-        (2 * self.unit_shared() + self.query_shared() + HEAD_TILE * (2 * 2 * (UNIT + 8) + 2 * 4 * 4)) as u32
+        (2 * self.unit_shared() + self.query_shared() + HEAD_TILE * (2 * 2 * (UNIT + 8) + 4 * 4 + 4 * 4 * 4)) as u32
     }
 
     /// `TileShared` in attention_tile.cu.
@@ -244,8 +247,8 @@ fn bind_any(binding: &Binding, is_row: bool) -> Result<Vec<Launch>, BackendError
         pages: pool.pages,
         page_bytes: pool.page_bytes as u64,
         sinks: if attention.sinks { binding.vector(0, dims.q_heads)? } else { Ptr::NULL },
-        scale: attention.scale,
-        soft_cap: attention.soft_cap.unwrap_or(0.0),
+        scale: attention.scale * LOG2_E,
+        soft_cap: attention.soft_cap.unwrap_or(0.0) * LOG2_E,
         k_scale: pool.scale.k,
         v_scale: pool.scale.v,
         window: attention.window.unwrap_or(0) as u32,
