@@ -1,5 +1,6 @@
 // Attention over f16 caches on tensor cores: a tile of 16 query heads (of one row, or of several rows) against a unit.
-// Queries and weights are the sums of two f16 each, keys and values are themselves: products as exact as f32's.
+// Queries are the sums of two f16 each, keys and values are themselves: scores as exact as f32's, which powers need. A
+// weight is an f16: the largest of a unit is 1, and so nothing smaller loses more than 4.9e-4 of it.
 //
 // attention_split.cu and attention_tile.cu differ in who computes which unit; both follow the order of attention.cuh, so
 // they give the same bits.
@@ -138,14 +139,11 @@ DEVICE void multiply_keys(float (*product)[4], const QueryShared& queries, const
 }
 
 // Adds a unit's values by weight: two tiles of 8 columns from `column` on.
-DEVICE void multiply_values(float (*mixed)[4], const u32* weights_high, const u32* weights_low, const UnitShared& unit,
-                            u32 first_key, u32 column) {
+DEVICE void multiply_values(float (*mixed)[4], const u32* weights, const UnitShared& unit, u32 first_key, u32 column) {
     u32 lane = threadIdx.x % 32, v[4];
     load_matrices_transposed(v, &unit.v[first_key + lane / 8 % 2 * 8 + lane % 8][column + lane / 16 * 8]);
-    mma_f16(mixed[0], weights_high, v[0], v[1]);
-    mma_f16(mixed[1], weights_high, v[2], v[3]);
-    mma_f16(mixed[0], weights_low, v[0], v[1]);
-    mma_f16(mixed[1], weights_low, v[2], v[3]);
+    mma_f16(mixed[0], weights, v[0], v[1]);
+    mma_f16(mixed[1], weights, v[2], v[3]);
 }
 
 // The positions that rows g and g + 8 of a tile see.
@@ -193,9 +191,9 @@ DEVICE float row_sum(float value) {
     return __fadd_rn(value, __shfl_xor_sync(ALL_LANES, value, 2));
 }
 
-// Products of 16 keys become weights, split as the first factor of a product. Returns the sums of the calling lane's in
+// Products of 16 keys become weights, as the first factor of a product. Returns the sums of the calling lane's in
 // rows g and g + 8: row_sum() of what they add up to over all keys of a unit is the unit's.
-DEVICE void weigh_keys(float (*product)[4], const float* scale, const float* largest, u32* high, u32* low, float* sum) {
+DEVICE void weigh_keys(float (*product)[4], const float* scale, const float* largest, u32* weights, float* sum) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         // A row that sees none of the unit's keys.
@@ -205,7 +203,7 @@ DEVICE void weigh_keys(float (*product)[4], const float* scale, const float* lar
         for (int i = 0; i < 2; i++) {
             float first = power_of_two(__fmaf_rn(product[i][2 * half], factor, top));
             float second = power_of_two(__fmaf_rn(product[i][2 * half + 1], factor, top));
-            split_f16(first, second, high[2 * i + half], low[2 * i + half]);
+            weights[2 * i + half] = f16_pair(first, second);
             total = i == 0 ? __fadd_rn(first, second) : __fadd_rn(__fadd_rn(total, first), second);
         }
         sum[half] = total;

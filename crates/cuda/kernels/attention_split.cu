@@ -14,7 +14,7 @@
 struct SplitShared {
     UnitShared units[2];
     QueryShared queries;
-    u16 weights_high[TILE][W_PITCH], weights_low[TILE][W_PITCH];
+    u16 weights[TILE][W_PITCH];
     float largest[SPLIT_WARPS][TILE];
     // Of a warp's lanes.
     float sums[SPLIT_WARPS][TILE][4];
@@ -60,14 +60,13 @@ DEVICE void run_unit(const AttentionParams& p, SplitShared& shared, const UnitSh
 #pragma unroll
     for (int half = 0; half < 2; half++)
         for (int i = 0; i < SPLIT_WARPS; i++) largest[half] = fmaxf(largest[half], shared.largest[i][g + 8 * half]);
-    u32 high[4], low[4];
+    u32 weights[4];
     float sum[2];
-    weigh_keys(score, scale, largest, high, low, sum);
+    weigh_keys(score, scale, largest, weights, sum);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         u32 column = 16 * warp + i / 2 * 8 + q * 2;
-        *(u32*)&shared.weights_high[g + i % 2 * 8][column] = high[i];
-        *(u32*)&shared.weights_low[g + i % 2 * 8][column] = low[i];
+        *(u32*)&shared.weights[g + i % 2 * 8][column] = weights[i];
     }
     shared.sums[warp][g][q] = sum[0], shared.sums[warp][g + 8][q] = sum[1];
     __syncthreads();
@@ -80,11 +79,10 @@ DEVICE void run_unit(const AttentionParams& p, SplitShared& shared, const UnitSh
     }
 #pragma unroll
     for (int key = 0; key < UNIT; key += 16) {
-        load_matrices(high, &shared.weights_high[lane % 16][key + lane / 16 * 8]);
-        load_matrices(low, &shared.weights_low[lane % 16][key + lane / 16 * 8]);
+        load_matrices(weights, &shared.weights[lane % 16][key + lane / 16 * 8]);
 #pragma unroll
         for (int i = 0; i < OWN_TILES; i += 2)
-            multiply_values(part.mixed + i, high, low, unit, key, 8 * (warp * OWN_TILES + i));
+            multiply_values(part.mixed + i, weights, unit, key, 8 * (warp * OWN_TILES + i));
     }
 }
 

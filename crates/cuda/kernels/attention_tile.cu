@@ -29,8 +29,7 @@ DEVICE void run_tile_unit(const AttentionParams& p, const QueryShared& queries, 
     for (int column = 0; column < HEAD_DIM / 8; column += 2) {
         float mixed[2][4] = {};
 #pragma unroll
-        for (int i = 0; i < UNIT / 16; i++)
-            multiply_values(mixed, weights.high[i], weights.low[i], unit, 16 * i, 8 * column);
+        for (int i = 0; i < UNIT / 16; i++) multiply_values(mixed, weights.of[i], unit, 16 * i, 8 * column);
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll

@@ -29,9 +29,9 @@ struct TileRows {
     }
 };
 
-// What a unit's products become: weights by 16 keys, split as the first factors of products, and their sums.
+// What a unit's products become: weights by 16 keys, as the first factors of products, and their sums.
 struct UnitWeights {
-    u32 high[UNIT / 16][4], low[UNIT / 16][4];
+    u32 of[UNIT / 16][4];
     Sums sums[2];
 
     DEVICE UnitWeights(const AttentionParams& p, float (*product)[4], const float* scale, const SeenKeys& seen, u32 unit) {
@@ -48,7 +48,7 @@ struct UnitWeights {
 #pragma unroll
         for (int i = 0; i < UNIT / 16; i++) {
             float sum[2];
-            weigh_keys(product + 2 * i, scale, largest, high[i], low[i], sum);
+            weigh_keys(product + 2 * i, scale, largest, of[i], sum);
 #pragma unroll
             for (int half = 0; half < 2; half++)
                 sums[half].sum = i == 0 ? sum[half] : __fadd_rn(sums[half].sum, sum[half]);

@@ -131,8 +131,7 @@ DEVICE void run_unit(const AttentionParams& p, const TileShared& shared, u32 sta
 #pragma unroll
     for (int i = 0; i < UNIT / 16; i++) {
         u64 values = swizzled_columns(shared_address(shared.units[stage][1]) + i * 2048, PANEL_BYTES);
-        multiply_columns<HEAD_DIM>(mixed, weights.high[i], values, i > 0);
-        multiply_columns<HEAD_DIM>(mixed, weights.low[i], values, true);
+        multiply_columns<HEAD_DIM>(mixed, weights.of[i], values, i > 0);
     }
     products_commit();
     MergeFactors factors[2] = {merge(split_sums[0], weights.sums[0]), merge(split_sums[1], weights.sums[1])};
