@@ -6,7 +6,8 @@
 // they become: few blocks have work, so that their latency is what a scan takes. `ssm_scan_store` fills the ring when
 // all have read it.
 // Defines: those of ssm_chunk.cuh; CHUNKS that a block has room for.
-#include "ssm_chunk.cuh"
+#include "ssm_chunk_products.cuh"
+#include "ssm_chunk_rows.cuh"
 #include "ring.cuh"
 
 extern __shared__ __align__(16) unsigned char shared_bytes[];
