@@ -137,19 +137,28 @@ DEVICE void finish(ChunkShared& shared, const Decays& decays, const ChunkPlace& 
         SplitSums sums;
         sums.add(xh[0], xl[0], wh, wl);
         sums.add(xh[1], xl[1], wh + 2, wl + 2);
+        // Two positions, and at each two neighbouring channels.
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            u32 t = t0 + 2 * place.q + j % 2, channel = place.channel + 2 * place.g + j / 2;
-            if (t < fresh || t >= end || part * PART_CHANNELS + channel >= HEAD_DIM) continue;
-            float y = sums[j];
+        for (int j = 0; j < 2; j++) {
+            u32 t = t0 + 2 * place.q + j, first = place.channel + 2 * place.g;
+            if (t < fresh || t >= end) continue;
+            float y[2] = {sums[j], sums[j + 2]};
             if (has_state) {
-                float carried = shared.carried[0][t][channel];
+                float2 carried = *(const float2*)&shared.carried[0][t][first];
 #pragma unroll
-                for (int block = 1; block < N_BLOCKS; block++)
-                    carried = __fadd_rn(carried, shared.carried[block][t][channel]);
-                y = __fmaf_rn(decays.decays[t], carried, y);
+                for (int block = 1; block < N_BLOCKS; block++) {
+                    float2 more = *(const float2*)&shared.carried[block][t][first];
+                    carried = make_float2(__fadd_rn(carried.x, more.x), __fadd_rn(carried.y, more.y));
+                }
+                y[0] = __fmaf_rn(decays.decays[t], carried.x, y[0]);
+                y[1] = __fmaf_rn(decays.decays[t], carried.y, y[1]);
             }
-            out(t, part * PART_CHANNELS + channel, __fmaf_rn(d, shared.plain_x[t][channel], y));
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                u32 channel = part * PART_CHANNELS + first + i;
+                if (HEAD_DIM % PART_CHANNELS == 0 || channel < HEAD_DIM)
+                    out(t, channel, __fmaf_rn(d, shared.plain_x[t][first + i], y[i]));
+            }
         }
     }
 }

@@ -11,13 +11,12 @@ struct Columns {
     float value[WIDTH];
 
     // Zeros where there is no row or column.
-    DEVICE void fetch(const float* row, u32 column) {
-        bool is_there = row && column < STATE;
+    DEVICE void fetch(bool is_there, const float* from) {
 #if IN_FOURS
-        float4 values = is_there ? *(const float4*)(row + column) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        float4 values = is_there ? *(const float4*)from : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         value[0] = values.x, value[1] = values.y, value[2] = values.z, value[3] = values.w;
 #else
-        value[0] = is_there ? row[column] : 0.0f;
+        value[0] = is_there ? *from : 0.0f;
 #endif
     }
 
@@ -38,6 +37,12 @@ struct Columns {
 #define FETCHED_VECTORS (SSM_CHUNK * ROW_VECTORS / CHUNK_THREADS)
 #define FETCHED_X ((SSM_CHUNK * PART_CHANNELS + CHUNK_THREADS - 1) / CHUNK_THREADS)
 
+// Neighbouring rows of xBC, from the first on: B of a group, which C stands GROUPS * STATE values behind, and x of a head.
+struct ChunkRun {
+    const float *b, *x;
+    u32 stride;
+};
+
 // What a thread brings of a chunk.
 //
 // The rows come from memory, or from a computation value by value. `Rows` has
@@ -54,9 +59,9 @@ struct Fetched {
 #pragma unroll
         for (u32 i = 0; i < FETCHED_VECTORS; i++) {
             u32 at = i * CHUNK_THREADS + threadIdx.x, s = at / ROW_VECTORS, n = at % ROW_VECTORS * WIDTH;
-            bool is_stored = s < end && rows.is_stored(start + s);
-            b[i].fetch(is_stored ? rows.b(start + s) : 0, n);
-            c[i].fetch(is_stored && s >= fresh ? rows.c(start + s) : 0, n);
+            bool is_stored = s < end && rows.is_stored(start + s) && n < STATE, has_c = is_stored && s >= fresh;
+            b[i].fetch(is_stored, is_stored ? rows.b(start + s) + n : 0);
+            c[i].fetch(has_c, has_c ? rows.c(start + s) + n : 0);
         }
 #pragma unroll
         for (u32 i = 0; i < FETCHED_X; i++) {
@@ -64,6 +69,29 @@ struct Fetched {
             u32 channel = part * PART_CHANNELS + at % PART_CHANNELS;
             bool is_stored = s < end && channel < HEAD_DIM && rows.is_stored(start + s);
             x[i] = is_stored ? rows.x(start + s)[channel] : 0.0f;
+        }
+    }
+
+    // The same of `end` rows that stand one after the other: an address each, and constants from there.
+    DEVICE void fetch_run(const ChunkRun& run, u32 part, u32 end) {
+        constexpr u32 ROWS = CHUNK_THREADS / ROW_VECTORS, X_ROWS = CHUNK_THREADS / PART_CHANNELS;
+        static_assert(CHUNK_THREADS % ROW_VECTORS == 0, "a thread's vectors stand under each other");
+        u32 row = threadIdx.x / ROW_VECTORS, n = threadIdx.x % ROW_VECTORS * WIDTH;
+        const u8* at = (const u8*)(run.b + n) + (u64)row * run.stride;
+#pragma unroll
+        for (u32 i = 0; i < FETCHED_VECTORS; i++) {
+            bool is_there = row + i * ROWS < end && n < STATE;
+            b[i].fetch(is_there, (const float*)at);
+            c[i].fetch(is_there, (const float*)at + GROUPS * STATE);
+            at += (u64)ROWS * run.stride;
+        }
+        row = threadIdx.x / PART_CHANNELS;
+        u32 channel = part * PART_CHANNELS + threadIdx.x % PART_CHANNELS;
+        at = (const u8*)(run.x + channel) + (u64)row * run.stride;
+#pragma unroll
+        for (u32 i = 0; i < FETCHED_X; i++) {
+            x[i] = row + i * X_ROWS < end && channel < HEAD_DIM ? *(const float*)at : 0.0f;
+            at += (u64)X_ROWS * run.stride;
         }
     }
 
@@ -80,6 +108,16 @@ struct Fetched {
             if (s >= SSM_CHUNK) break;
             shared.plain_x[s][channel] = x[i];
             put(shared.x, s, fragment_column(channel), x[i]);
+        }
+    }
+
+    // x with the steps to the end of a full chunk.
+    DEVICE void put_stepped(ChunkShared& shared, const Decays& decays) const {
+#pragma unroll
+        for (u32 i = 0; i < FETCHED_X; i++) {
+            u32 at = i * CHUNK_THREADS + threadIdx.x, s = at / PART_CHANNELS, channel = at % PART_CHANNELS;
+            if (s >= SSM_CHUNK) break;
+            put(shared.stepped, s, fragment_column(channel), __fmul_rn(decays.steps[s], x[i]));
         }
     }
 };
