@@ -138,6 +138,8 @@ DEVICE void run_unit(const AttentionParams& p, const TileShared& shared, u32 sta
     products_wait<0>();
     products_hold<HEAD_DIM / 2>(mixed);
 #pragma unroll
+    for (int i = 0; i < UNIT / 16; i++) products_hold(weights.of[i]);
+#pragma unroll
     for (int i = 0; i < HEAD_DIM / 8; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++) split[i][j] = merged(split[i][j], mixed[4 * i + j], factors[j / 2]);
