@@ -13,6 +13,8 @@
 extern __shared__ __align__(16) unsigned char shared_bytes[];
 
 #define SCAN_THREADS (2 * CHUNK_THREADS)
+// Whether registers suffice to scale x while it is held: else it is read again.
+#define X_IS_HELD (__CUDA_ARCH__ == 900)
 #define BARRIER_PREPARE 1
 #define BARRIER_COMPUTE 2
 
@@ -108,7 +110,7 @@ DEVICE void prepare_chunks(ScanShared& shared, const ScanRows& rows, const ScanH
         fetched.put_into(chunk);
         barrier_of(BARRIER_PREPARE, CHUNK_THREADS);
         u32 fresh = walk.fresh(segment), end = walk.end(segment);
-        if (end == SSM_CHUNK) fetched.put_stepped(chunk, decays);
+        if (X_IS_HELD && end == SSM_CHUNK) fetched.put_stepped(chunk, decays);
         goes_on = walk.advance(segment);
         if (goes_on) {
             fetched.fetch_run(rows.run(walk.start), own.part, walk.end(segment));
@@ -118,6 +120,7 @@ DEVICE void prepare_chunks(ScanShared& shared, const ScanRows& rows, const ScanH
             }
         }
         weigh(chunk, decays, place, fresh, end);
+        if (!X_IS_HELD && end == SSM_CHUNK) scale_for_state(chunk, decays);
         __syncwarp();
         if (place.lane == 0) barrier_arrive(full);
     }
