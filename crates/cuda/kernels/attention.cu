@@ -201,7 +201,7 @@ DEVICE void weigh_unit(AttentionShared& shared) {
         float low = shared.weights[head][lane], high = shared.weights[head][lane + 32];
         Sums sums;
         sums.largest = warp_max(fmaxf(low, high));
-        low = expf(__fsub_rn(low, sums.largest)), high = expf(__fsub_rn(high, sums.largest));
+        low = power_of_two(__fsub_rn(low, sums.largest)), high = power_of_two(__fsub_rn(high, sums.largest));
         sums.sum = warp_sum(__fadd_rn(low, high));
         shared.weights[head][lane] = low;
         shared.weights[head][lane + 32] = high;

@@ -82,6 +82,11 @@ DEVICE u32 first_seen(const AttentionParams& p, u32 position) {
 }
 
 // --- Scores and sums ----------------------------------------------------------------------------------------------
+//
+// Scores, and all that is compared with them, are exponents of two: the host multiplies the op's factor and cap with
+// log2(e), so that a weight is one instruction.
+
+#define LOG2_E 1.4426950408889634f
 
 // The score of a product; `scale` holds the op's factor.
 DEVICE float score_of(const AttentionParams& p, float product, float scale) {
@@ -89,7 +94,7 @@ DEVICE float score_of(const AttentionParams& p, float product, float scale) {
     return CAPPED ? __fmul_rn(p.soft_cap, tanhf(__fdiv_rn(score, p.soft_cap))) : score;
 }
 
-// A part of a softmax: the largest score, and the sum of exponentials below it.
+// A part of a softmax: the largest score, and the sum of powers below it.
 struct Sums {
     float largest, sum;
 };
@@ -104,8 +109,8 @@ struct MergeFactors {
 DEVICE MergeFactors merge(Sums& into, const Sums& from) {
     float largest = fmaxf(into.largest, from.largest);
     MergeFactors factors;
-    factors.first = into.largest == MINUS_INFINITY ? 0.0f : expf(__fsub_rn(into.largest, largest));
-    factors.second = from.largest == MINUS_INFINITY ? 0.0f : expf(__fsub_rn(from.largest, largest));
+    factors.first = into.largest == MINUS_INFINITY ? 0.0f : power_of_two(__fsub_rn(into.largest, largest));
+    factors.second = from.largest == MINUS_INFINITY ? 0.0f : power_of_two(__fsub_rn(from.largest, largest));
     into.sum = __fmaf_rn(into.sum, factors.first, __fmul_rn(from.sum, factors.second));
     into.largest = largest;
     return factors;
@@ -119,7 +124,7 @@ DEVICE float merged(float first, float second, MergeFactors factors) {
 DEVICE float final_factor(const AttentionParams& p, Sums sums, u32 head) {
     float factor = 1.0f;
     if (p.sinks) {
-        MergeFactors factors = merge(sums, Sums{p.sinks[head], 1.0f});
+        MergeFactors factors = merge(sums, Sums{__fmul_rn(p.sinks[head], LOG2_E), 1.0f});
         factor = factors.first;
     }
     return __fdiv_rn(factor, sums.sum);

@@ -1,5 +1,6 @@
 // Attention over f16 caches on tensor cores: a tile of 16 query heads (of one row, or of several rows) against a unit.
-// Queries and weights are the sums of two f16 each, keys and values are themselves: products as exact as f32's.
+// Queries are the sums of two f16 each, keys and values are themselves: scores as exact as f32's, which powers need. A
+// weight is an f16: the largest of a unit is 1, and so nothing smaller loses more than 4.9e-4 of it.
 //
 // attention_split.cu and attention_tile.cu differ in who computes which unit; both follow the order of attention.cuh, so
 // they give the same bits.
@@ -16,10 +17,11 @@ struct UnitShared {
     u16 k[UNIT][K_PITCH], v[UNIT][K_PITCH];
 };
 
-// Queries of a tile, times a power of two that brings the largest of a head to [1, 2).
+// Queries of a tile, times a power of two that brings the largest of a head to [1, 2), and with the sign that makes
+// larger products larger scores.
 struct QueryShared {
     u16 high[TILE][K_PITCH], low[TILE][K_PITCH];
-    // What products are multiplied with to become scores.
+    // What products are multiplied with to become scores: above zero.
     float scale[TILE];
 };
 
@@ -52,29 +54,30 @@ DEVICE void copy_unit(UnitShared& to, const AttentionParams& p, const SegmentEnt
     copy_unit<THREAD_COUNT>(to, pages, kv_head, unit, first, last, true);
 }
 
-// The exponent of the power of two that a query's values are divided by.
-DEVICE u32 query_exponent(float largest) {
-    return min(max(__float_as_uint(largest) >> 23, 27u), 227u);
-}
+// Factors on a query's values as they are stored, and on their products.
+struct QueryFactors {
+    float in, out;
 
-DEVICE float inverse_power(u32 exponent) {
-    return __uint_as_float((254u - exponent) << 23);
-}
+    DEVICE QueryFactors(float largest, float scale) {
+        u32 exponent = min(max(__float_as_uint(largest) >> 23, 27u), 227u);
+        in = copysignf(__uint_as_float((254u - exponent) << 23), scale);
+        out = fmaxf(__fmul_rn(fabsf(scale), __uint_as_float(exponent << 23)), 1.17549435e-38f);
+    }
+};
 
 // Brings the query of one head; by a warp.
 DEVICE void load_query(QueryShared& to, u32 at, const float* q, float scale) {
     u32 lane = threadIdx.x % 32;
     float largest = 0.0f;
     for (u32 d = lane; q && d < HEAD_DIM; d += 32) largest = fmaxf(largest, fabsf(q[d]));
-    u32 exponent = query_exponent(warp_max(largest));
-    float inverse = inverse_power(exponent);
+    QueryFactors factors(warp_max(largest), scale);
     for (u32 d = 2 * lane; d < HEAD_DIM; d += 64) {
         u32 high, low;
-        split_f16(q ? __fmul_rn(q[d], inverse) : 0.0f, q ? __fmul_rn(q[d + 1], inverse) : 0.0f, high, low);
+        split_f16(q ? __fmul_rn(q[d], factors.in) : 0.0f, q ? __fmul_rn(q[d + 1], factors.in) : 0.0f, high, low);
         *(u32*)&to.high[at][d] = high;
         *(u32*)&to.low[at][d] = low;
     }
-    if (lane == 0) to.scale[at] = __fmul_rn(scale, __uint_as_float(exponent << 23));
+    if (lane == 0) to.scale[at] = factors.out;
 }
 
 // Brings the queries of neighbouring heads of a row by WARPS warps, all loads at once.
@@ -95,16 +98,16 @@ DEVICE void load_queries(QueryShared& to, const float* q, u32 heads, float scale
         float largest = 0.0f;
 #pragma unroll
         for (int j = 0; j < VALUES; j++) largest = fmaxf(largest, fabsf(values[i][j]));
-        u32 exponent = query_exponent(warp_max(largest)), at = warp * OWN + i;
-        float inverse = inverse_power(exponent);
+        QueryFactors factors(warp_max(largest), scale);
+        u32 at = warp * OWN + i;
 #pragma unroll
         for (int j = 0; j < VALUES; j++) {
             u32 high, low;
-            split_f16(__fmul_rn(values[i][j], inverse), 0.0f, high, low);
+            split_f16(__fmul_rn(values[i][j], factors.in), 0.0f, high, low);
             to.high[at][32 * j + lane] = (u16)high;
             to.low[at][32 * j + lane] = (u16)low;
         }
-        if (lane == 0) to.scale[at] = __fmul_rn(scale, __uint_as_float(exponent << 23));
+        if (lane == 0) to.scale[at] = factors.out;
     }
 }
 
@@ -136,29 +139,44 @@ DEVICE void multiply_keys(float (*product)[4], const QueryShared& queries, const
 }
 
 // Adds a unit's values by weight: two tiles of 8 columns from `column` on.
-DEVICE void multiply_values(float (*mixed)[4], const u32* weights_high, const u32* weights_low, const UnitShared& unit,
-                            u32 first_key, u32 column) {
+DEVICE void multiply_values(float (*mixed)[4], const u32* weights, const UnitShared& unit, u32 first_key, u32 column) {
     u32 lane = threadIdx.x % 32, v[4];
     load_matrices_transposed(v, &unit.v[first_key + lane / 8 % 2 * 8 + lane % 8][column + lane / 16 * 8]);
-    mma_f16(mixed[0], weights_high, v[0], v[1]);
-    mma_f16(mixed[1], weights_high, v[2], v[3]);
-    mma_f16(mixed[0], weights_low, v[0], v[1]);
-    mma_f16(mixed[1], weights_low, v[2], v[3]);
+    mma_f16(mixed[0], weights, v[0], v[1]);
+    mma_f16(mixed[1], weights, v[2], v[3]);
 }
 
-// Scores of two tiles of 8 keys: element j of tile i is key `first + 8i + 2q + j % 2`, seen between the bounds of the
-// row of element j / 2. Returns the largest of each row over the four lanes that share it.
-DEVICE void score_keys(const AttentionParams& p, float (*score)[4], const float* scale, const u32* first_position,
-                       const u32* last_position, u32 first_key, float* largest) {
+// The positions that rows g and g + 8 of a tile see.
+struct SeenKeys {
+    u32 first[2], last[2];
+
+    // Whether all rows of a warp see all of a unit.
+    DEVICE bool has_all(u32 unit) const {
+        u32 begin = unit * UNIT, end = begin + UNIT - 1;
+        return !__any_sync(ALL_LANES, begin < max(first[0], first[1]) || end > min(last[0], last[1]));
+    }
+};
+
+// Factors that make scores of what score_keys() leaves.
+DEVICE float factor_of(float scale) {
+    return CAPPED ? 1.0f : scale;
+}
+
+// Products of two tiles of 8 keys, ready for comparison: element j of tile i is key `first_key + 8i + 2q + j % 2` and row
+// j / 2, which has to see it where not all are seen. `largest` becomes that of each row among the calling lane's.
+template <bool ALL_SEEN>
+DEVICE void score_keys(const AttentionParams& p, float (*product)[4], const float* scale, const SeenKeys& seen,
+                       u32 first_key, float* largest) {
     u32 q = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             u32 position = first_key + 8 * i + 2 * q + j % 2;
-            bool is_seen = position >= first_position[j / 2] && position <= last_position[j / 2];
-            score[i][j] = is_seen ? score_of(p, score[i][j], scale[j / 2]) : MINUS_INFINITY;
-            largest[j / 2] = fmaxf(largest[j / 2], score[i][j]);
+            float value = CAPPED ? score_of(p, product[i][j], scale[j / 2]) : product[i][j];
+            bool is_seen = ALL_SEEN || (position >= seen.first[j / 2] && position <= seen.last[j / 2]);
+            product[i][j] = is_seen ? value : MINUS_INFINITY;
+            largest[j / 2] = fmaxf(largest[j / 2], product[i][j]);
         }
     }
 }
@@ -173,20 +191,21 @@ DEVICE float row_sum(float value) {
     return __fadd_rn(value, __shfl_xor_sync(ALL_LANES, value, 2));
 }
 
-// Scores of 16 keys become weights, split as the first factor of a product; returns the sum of row g or g + 8.
-DEVICE void weigh_keys(float (*score)[4], const float* largest, u32* high, u32* low, float* sum) {
+// Products of 16 keys become weights, as the first factor of a product. Returns the sums of the calling lane's in
+// rows g and g + 8: row_sum() of what they add up to over all keys of a unit is the unit's.
+DEVICE void weigh_keys(float (*product)[4], const float* scale, const float* largest, u32* weights, float* sum) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         // A row that sees none of the unit's keys.
-        float top = largest[half] == MINUS_INFINITY ? 0.0f : largest[half];
+        float top = largest[half] == MINUS_INFINITY ? 0.0f : -largest[half], factor = factor_of(scale[half]);
         float total = 0.0f;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float first = expf(__fsub_rn(score[i][2 * half], top));
-            float second = expf(__fsub_rn(score[i][2 * half + 1], top));
-            split_f16(first, second, high[2 * i + half], low[2 * i + half]);
+            float first = power_of_two(__fmaf_rn(product[i][2 * half], factor, top));
+            float second = power_of_two(__fmaf_rn(product[i][2 * half + 1], factor, top));
+            weights[2 * i + half] = f16_pair(first, second);
             total = i == 0 ? __fadd_rn(first, second) : __fadd_rn(__fadd_rn(total, first), second);
         }
-        sum[half] = row_sum(total);
+        sum[half] = total;
     }
 }

@@ -14,8 +14,10 @@
 struct SplitShared {
     UnitShared units[2];
     QueryShared queries;
-    u16 weights_high[TILE][W_PITCH], weights_low[TILE][W_PITCH];
-    float largest[SPLIT_WARPS][TILE], sums[SPLIT_WARPS][TILE];
+    u16 weights[TILE][W_PITCH];
+    float largest[SPLIT_WARPS][TILE];
+    // Of a warp's lanes.
+    float sums[SPLIT_WARPS][TILE][4];
 };
 
 extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -43,46 +45,44 @@ struct OwnPart {
 // One unit of a row, the block's warps together.
 DEVICE void run_unit(const AttentionParams& p, SplitShared& shared, const UnitShared& unit, u32 number, u32 first,
                      u32 last, OwnPart& part) {
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
-    u32 firsts[2] = {first, first}, lasts[2] = {last, last};
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+    SeenKeys seen = {{first, first}, {last, last}};
     float scale[2] = {shared.queries.scale[g], shared.queries.scale[g + 8]};
     float score[2][4], largest[2] = {MINUS_INFINITY, MINUS_INFINITY};
     multiply_keys<2>(score, shared.queries, unit, 16 * warp);
-    score_keys(p, score, scale, firsts, lasts, number * UNIT + 16 * warp, largest);
+    score_keys<false>(p, score, scale, seen, number * UNIT + 16 * warp, largest);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        largest[half] = row_max(largest[half]);
-        if (lane % 4 == 0) shared.largest[warp][g + 8 * half] = largest[half];
+        largest[half] = __fmul_rn(row_max(largest[half]), factor_of(scale[half]));
+        if (q == 0) shared.largest[warp][g + 8 * half] = largest[half];
     }
     __syncthreads();
 #pragma unroll
     for (int half = 0; half < 2; half++)
         for (int i = 0; i < SPLIT_WARPS; i++) largest[half] = fmaxf(largest[half], shared.largest[i][g + 8 * half]);
-    u32 high[4], low[4];
+    u32 weights[4];
     float sum[2];
-    weigh_keys(score, largest, high, low, sum);
+    weigh_keys(score, scale, largest, weights, sum);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        u32 column = 16 * warp + i / 2 * 8 + lane % 4 * 2;
-        *(u32*)&shared.weights_high[g + i % 2 * 8][column] = high[i];
-        *(u32*)&shared.weights_low[g + i % 2 * 8][column] = low[i];
+        u32 column = 16 * warp + i / 2 * 8 + q * 2;
+        *(u32*)&shared.weights[g + i % 2 * 8][column] = weights[i];
     }
-    if (lane % 4 == 0) shared.sums[warp][g] = sum[0], shared.sums[warp][g + 8] = sum[1];
+    shared.sums[warp][g][q] = sum[0], shared.sums[warp][g + 8][q] = sum[1];
     __syncthreads();
     part.clear();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float total = shared.sums[0][g + 8 * half];
-        for (int i = 1; i < SPLIT_WARPS; i++) total = __fadd_rn(total, shared.sums[i][g + 8 * half]);
-        part.sums[half] = Sums{largest[half], total};
+        float total = shared.sums[0][g + 8 * half][q];
+        for (int i = 1; i < SPLIT_WARPS; i++) total = __fadd_rn(total, shared.sums[i][g + 8 * half][q]);
+        part.sums[half] = Sums{largest[half], row_sum(total)};
     }
 #pragma unroll
     for (int key = 0; key < UNIT; key += 16) {
-        load_matrices(high, &shared.weights_high[lane % 16][key + lane / 16 * 8]);
-        load_matrices(low, &shared.weights_low[lane % 16][key + lane / 16 * 8]);
+        load_matrices(weights, &shared.weights[lane % 16][key + lane / 16 * 8]);
 #pragma unroll
         for (int i = 0; i < OWN_TILES; i += 2)
-            multiply_values(part.mixed + i, high, low, unit, key, 8 * (warp * OWN_TILES + i));
+            multiply_values(part.mixed + i, weights, unit, key, 8 * (warp * OWN_TILES + i));
     }
 }
 

@@ -21,27 +21,15 @@ DEVICE void run_tile_unit(const AttentionParams& p, const QueryShared& queries, 
                           const TileRows& rows, Sums* split_sums, float (*split)[4]) {
     u32 lane = threadIdx.x % 32, g = lane / 4;
     float scale[2] = {queries.scale[g], queries.scale[g + 8]};
-    float score[UNIT / 8][4], largest[2] = {MINUS_INFINITY, MINUS_INFINITY};
+    float score[UNIT / 8][4];
     multiply_keys<UNIT / 8>(score, queries, unit, 0);
-#pragma unroll
-    for (int i = 0; i < UNIT / 16; i++)
-        score_keys(p, score + 2 * i, scale, rows.first, rows.last, number * UNIT + 16 * i, largest);
-    largest[0] = row_max(largest[0]), largest[1] = row_max(largest[1]);
-    u32 high[UNIT / 16][4], low[UNIT / 16][4];
-    Sums sums[2] = {{largest[0], 0.0f}, {largest[1], 0.0f}};
-#pragma unroll
-    for (int i = 0; i < UNIT / 16; i++) {
-        float sum[2];
-        weigh_keys(score + 2 * i, largest, high[i], low[i], sum);
-        sums[0].sum = i == 0 ? sum[0] : __fadd_rn(sums[0].sum, sum[0]);
-        sums[1].sum = i == 0 ? sum[1] : __fadd_rn(sums[1].sum, sum[1]);
-    }
-    MergeFactors factors[2] = {merge(split_sums[0], sums[0]), merge(split_sums[1], sums[1])};
+    UnitWeights weights(p, score, scale, rows.seen, number);
+    MergeFactors factors[2] = {merge(split_sums[0], weights.sums[0]), merge(split_sums[1], weights.sums[1])};
 #pragma unroll
     for (int column = 0; column < HEAD_DIM / 8; column += 2) {
         float mixed[2][4] = {};
 #pragma unroll
-        for (int i = 0; i < UNIT / 16; i++) multiply_values(mixed, high[i], low[i], unit, 16 * i, 8 * column);
+        for (int i = 0; i < UNIT / 16; i++) multiply_values(mixed, weights.of[i], unit, 16 * i, 8 * column);
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll

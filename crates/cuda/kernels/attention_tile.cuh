@@ -10,8 +10,9 @@
 
 // A warp's tile: rows g and g + 8 are the query heads of some rows of the step.
 struct TileRows {
-    u32 row[2], head[2], first[2], last[2];
+    u32 row[2], head[2];
     bool is_there[2];
+    SeenKeys seen;
 
     // Of the rows lo .. hi of a segment; what is not there sees nothing.
     DEVICE void find(const AttentionParams& p, const SegmentEntry& segment, u32 kv_head, u32 lo, u32 hi, u32 warp_row) {
@@ -21,10 +22,46 @@ struct TileRows {
             u32 i = g + 8 * half;
             row[half] = warp_row + i / GROUP, head[half] = kv_head * GROUP + i % GROUP;
             is_there[half] = row[half] >= lo && row[half] < hi;
-            last[half] = segment.position + (row[half] - segment.first_row);
-            first[half] = first_seen(p, last[half]);
-            if (!is_there[half]) first[half] = 1, last[half] = 0;
+            seen.last[half] = segment.position + (row[half] - segment.first_row);
+            seen.first[half] = first_seen(p, seen.last[half]);
+            if (!is_there[half]) seen.first[half] = 1, seen.last[half] = 0;
         }
+    }
+};
+
+// What a unit's products become: weights by 16 keys, as the first factors of products, and their sums.
+struct UnitWeights {
+    u32 of[UNIT / 16][4];
+    Sums sums[2];
+
+    DEVICE UnitWeights(const AttentionParams& p, float (*product)[4], const float* scale, const SeenKeys& seen, u32 unit) {
+        float largest[2] = {MINUS_INFINITY, MINUS_INFINITY};
+        if (seen.has_all(unit))
+            score_all<true>(p, product, scale, seen, unit, largest);
+        else
+            score_all<false>(p, product, scale, seen, unit, largest);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            largest[half] = __fmul_rn(row_max(largest[half]), factor_of(scale[half]));
+            sums[half].largest = largest[half];
+        }
+#pragma unroll
+        for (int i = 0; i < UNIT / 16; i++) {
+            float sum[2];
+            weigh_keys(product + 2 * i, scale, largest, of[i], sum);
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                sums[half].sum = i == 0 ? sum[half] : __fadd_rn(sums[half].sum, sum[half]);
+        }
+        sums[0].sum = row_sum(sums[0].sum), sums[1].sum = row_sum(sums[1].sum);
+    }
+
+    template <bool ALL_SEEN>
+    DEVICE static void score_all(const AttentionParams& p, float (*product)[4], const float* scale, const SeenKeys& seen,
+                                 u32 unit, float* largest) {
+#pragma unroll
+        for (int i = 0; i < UNIT / 16; i++)
+            score_keys<ALL_SEEN>(p, product + 2 * i, scale, seen, unit * UNIT + 16 * i, largest);
     }
 };
 

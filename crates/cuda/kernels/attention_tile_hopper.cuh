@@ -84,72 +84,76 @@ DEVICE void load_tile(TileShared& shared, const AttentionParams& p, u32 kv_head,
         float largest = 0.0f;
 #pragma unroll
         for (int j = 0; j < 2 * PANELS; j++) largest = fmaxf(largest, fabsf(values[i][j]));
-        u32 exponent = min(max(__float_as_uint(warp_max(largest)) >> 23, 27u), 227u), row = warp % GROUP_WARPS * TILE + i;
-        float inverse = __uint_as_float((254u - exponent) << 23);
-        u32 place = panel_place(row, lane / 4) + lane % 4 * 4;
+        QueryFactors factors(warp_max(largest), p.scale);
+        u32 place = panel_place(warp % GROUP_WARPS * TILE + i, lane / 4) + lane % 4 * 4;
 #pragma unroll
         for (int panel = 0; panel < PANELS; panel++) {
             u32 high, low;
-            split_f16(__fmul_rn(values[i][2 * panel], inverse), __fmul_rn(values[i][2 * panel + 1], inverse), high, low);
+            split_f16(__fmul_rn(values[i][2 * panel], factors.in), __fmul_rn(values[i][2 * panel + 1], factors.in), high,
+                      low);
             *(u32*)(high_at + panel * PANEL_BYTES + place) = high;
             *(u32*)(low_at + panel * PANEL_BYTES + place) = low;
         }
-        if (lane == 0) shared.scale[warp][i] = __fmul_rn(p.scale, __uint_as_float(exponent << 23));
+        if (lane == 0) shared.scale[warp][i] = factors.out;
     }
 }
 
+// The high parts of a warp's queries as left operands: two operands of 64 rows in shared memory are all that can be read
+// there while a product of them is made.
+struct HighQueries {
+    u32 words[HEAD_DIM / 16][4];
+
+    DEVICE void load(const TileShared& shared) {
+        u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = warp % GROUP_WARPS * TILE + lane % 16;
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 16; d++)
+            load_matrices(words[d], shared_address(shared.queries[warp / GROUP_WARPS][0][d / 4]) +
+                                        panel_place(row, 2 * (d % 4) + lane / 16));
+    }
+};
+
 // Products of a warpgroup's queries with a unit's keys.
-DEVICE void multiply_unit_keys(float* product, const TileShared& shared, u32 group, u32 stage) {
+DEVICE void multiply_unit_keys(float* product, const TileShared& shared, const HighQueries& queries, u32 group, u32 stage) {
     products_begin();
 #pragma unroll
     for (int d = 0; d < HEAD_DIM / 16; d++) {
         u32 column = 2 * (d % 4);
         u64 keys = swizzled_rows(shared_address(shared.units[stage][0][d / 4])) + column;
-        u64 high = swizzled_rows(shared_address(shared.queries[group][0][d / 4])) + column;
         u64 low = swizzled_rows(shared_address(shared.queries[group][1][d / 4])) + column;
-        multiply_shared<UNIT>(product, high, keys, d > 0);
+        multiply_rows<UNIT, false>(product, queries.words[d], keys, d > 0);
         multiply_shared<UNIT>(product, low, keys, true);
     }
     products_commit();
     products_wait<0>();
     products_hold<UNIT / 2>(product);
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM / 16; d++) products_hold(queries.words[d]);
 }
 
 // One unit for the tiles of a warpgroup, merged into the split; `copy_next()` comes when the other warpgroup is about to
 // need no more of the unit before.
 template <class CopyNext>
-DEVICE void run_unit(const AttentionParams& p, const TileShared& shared, u32 stage, u32 number, const TileRows& rows,
-                     Sums* split_sums, float (*split)[4], CopyNext copy_next) {
+DEVICE void run_unit(const AttentionParams& p, const TileShared& shared, const HighQueries& queries, u32 stage, u32 number,
+                     const TileRows& rows, Sums* split_sums, float (*split)[4], CopyNext copy_next) {
     u32 warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
     float scale[2] = {shared.scale[warp][g], shared.scale[warp][g + 8]};
-    float score[UNIT / 8][4] = {}, largest[2] = {MINUS_INFINITY, MINUS_INFINITY};
-    multiply_unit_keys(score[0], shared, warp / GROUP_WARPS, stage);
-#pragma unroll
-    for (int i = 0; i < UNIT / 16; i++)
-        score_keys(p, score + 2 * i, scale, rows.first, rows.last, number * UNIT + 16 * i, largest);
-    largest[0] = row_max(largest[0]), largest[1] = row_max(largest[1]);
-    u32 high[UNIT / 16][4], low[UNIT / 16][4];
-    Sums sums[2] = {{largest[0], 0.0f}, {largest[1], 0.0f}};
-#pragma unroll
-    for (int i = 0; i < UNIT / 16; i++) {
-        float sum[2];
-        weigh_keys(score + 2 * i, largest, high[i], low[i], sum);
-        sums[0].sum = i == 0 ? sum[0] : __fadd_rn(sums[0].sum, sum[0]);
-        sums[1].sum = i == 0 ? sum[1] : __fadd_rn(sums[1].sum, sum[1]);
-    }
+    float score[UNIT / 8][4] = {};
+    multiply_unit_keys(score[0], shared, queries, warp / GROUP_WARPS, stage);
+    UnitWeights weights(p, score, scale, rows.seen, number);
     copy_next();
     float mixed[HEAD_DIM / 2] = {};
     products_begin();
 #pragma unroll
     for (int i = 0; i < UNIT / 16; i++) {
         u64 values = swizzled_columns(shared_address(shared.units[stage][1]) + i * 2048, PANEL_BYTES);
-        multiply_columns<HEAD_DIM>(mixed, high[i], values, i > 0);
-        multiply_columns<HEAD_DIM>(mixed, low[i], values, true);
+        multiply_columns<HEAD_DIM>(mixed, weights.of[i], values, i > 0);
     }
     products_commit();
-    MergeFactors factors[2] = {merge(split_sums[0], sums[0]), merge(split_sums[1], sums[1])};
+    MergeFactors factors[2] = {merge(split_sums[0], weights.sums[0]), merge(split_sums[1], weights.sums[1])};
     products_wait<0>();
     products_hold<HEAD_DIM / 2>(mixed);
+#pragma unroll
+    for (int i = 0; i < UNIT / 16; i++) products_hold(weights.of[i]);
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 8; i++)
 #pragma unroll
@@ -173,6 +177,8 @@ DEVICE void run_rows(const AttentionParams& p, TileShared& shared, const Segment
     SeenUnits own(p, segment, max(lo, group_row), min(hi, group_row + GROUP_WARPS * WARP_ROWS));
     fence_for_products();
     __syncthreads();
+    HighQueries queries;
+    queries.load(shared);
     Sums whole_sums[2] = {NO_SUMS, NO_SUMS}, split_sums[2] = {NO_SUMS, NO_SUMS};
     float split[HEAD_DIM / 8][4] = {};
     copy_panels(shared, n, p, segment, kv_head, all.begin, first, last);
@@ -184,7 +190,7 @@ DEVICE void run_rows(const AttentionParams& p, TileShared& shared, const Segment
             if (unit + 1 < all.end) copy_panels(shared, n + 1, p, segment, kv_head, unit + 1, first, last);
         };
         if (own.begin <= unit && unit < own.end) {
-            run_unit(p, shared, n % 2, unit, rows, split_sums, split, copy_next);
+            run_unit(p, shared, queries, n % 2, unit, rows, split_sums, split, copy_next);
             if (unit + 1 == own.end || (unit + 1) % UNITS_PER_SPLIT == 0) end_split(whole, whole_sums, split_sums, split);
         } else {
             copy_next();

@@ -186,7 +186,7 @@ struct Consumer {
 
     // Unpacks half of a stage's weights: two steps of 16 columns.
     template <int HALF>
-    DEVICE void unpack(Fragment& fragment, u32 (&a)[8]) {
+    DEVICE void unpack(const Fragment& fragment, u32 (&a)[8]) {
 #pragma unroll
         for (int i = 0; i < 2; i++) unpack_step(fragment, 2 * HALF + i, a + 4 * i);
     }

@@ -49,6 +49,13 @@ DEVICE u32 bf16_pair(float first, float second) {
     return pair;
 }
 
+// 2 to the power of a value, to 22 digits: one instruction, where expf() is nine.
+DEVICE float power_of_two(float exponent) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+    return power;
+}
+
 // (value & mask) | bits in one instruction, which compilers make two of where both are constants.
 DEVICE u32 mask_and_set(u32 value, u32 mask, u32 bits) {
     u32 result;

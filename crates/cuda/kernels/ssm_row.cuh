@@ -1,7 +1,7 @@
 // What a block of ssm_row.cu reads: of the chunk so far, which earlier steps left, and of its row.
 // Defines: those of ssm_row.cu.
 #pragma once
-#include "ssm_chunk.cuh"
+#include "ssm_chunk_products.cuh"
 
 #define INNER (HEADS * HEAD_DIM)
 #define GROUP_STATE (GROUPS * STATE)
@@ -135,7 +135,7 @@ struct ChunkB {
     }
 };
 
-// The chunk's x of 16 channels, as `finish` in ssm_chunk.cuh reads them: word 2i + r of k are positions 16k + 8i + 2q and
+// The chunk's x of 16 channels, as `finish` in ssm_chunk_products.cuh reads them: word 2i + r of k are positions 16k + 8i + 2q and
 // the next of channel 2g + r.
 struct ChunkX {
     u32 high[2][4], low[2][4];

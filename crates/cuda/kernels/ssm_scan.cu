@@ -6,12 +6,15 @@
 // they become: few blocks have work, so that their latency is what a scan takes. `ssm_scan_store` fills the ring when
 // all have read it.
 // Defines: those of ssm_chunk.cuh; CHUNKS that a block has room for.
-#include "ssm_chunk.cuh"
+#include "ssm_chunk_products.cuh"
+#include "ssm_chunk_rows.cuh"
 #include "ring.cuh"
 
 extern __shared__ __align__(16) unsigned char shared_bytes[];
 
 #define SCAN_THREADS (2 * CHUNK_THREADS)
+// Whether registers suffice to scale x while it is held: else it is read again.
+#define X_IS_HELD (__CUDA_ARCH__ == 900)
 #define BARRIER_PREPARE 1
 #define BARRIER_COMPUTE 2
 
@@ -38,6 +41,11 @@ struct ScanRows {
     DEVICE const float* x(u32 position) const {
         if (position >= segment.position) return xbc(position) + head * HEAD_DIM;
         return slot + p.slots.ring_x + entry(position) * INNER + head * HEAD_DIM;
+    }
+    // Where a chunk begins whose rows are all of this step: B of the block's group, and x of its head.
+    DEVICE ChunkRun run(u32 start) const {
+        const float* first = xbc(start);
+        return ChunkRun{first + INNER + group * STATE, first + head * HEAD_DIM, p.xbc.stride};
     }
     DEVICE float b_value(u32, u32) const { return 0.0f; }
     DEVICE float c_value(u32, u32) const { return 0.0f; }
@@ -76,6 +84,8 @@ struct ChunkWalk {
     }
     DEVICE u32 place() const { return count % CHUNKS; }
     DEVICE u32 parity() const { return count / CHUNKS % 2; }
+    // They are found a chunk ahead, while what stood in the place is still computed with: a place has them twice.
+    DEVICE Decays& decays(ChunkShared* chunks) const { return chunks[place()].decays[parity()]; }
 };
 
 // Prepares the chunks of a segment: what they are made of, the weights of x, and x with the steps to a chunk's end.
@@ -85,22 +95,32 @@ DEVICE void prepare_chunks(ScanShared& shared, const ScanRows& rows, const ScanH
     Fetched fetched;
     fetched.fetch(rows, own.part, walk.start, walk.fresh(segment), walk.end(segment));
     u32 stop = segment.position + segment.rows;
-    float dt = place.warp == 0 ? chunk_dt(rows, walk.start, stop) : 0.0f;
+    // Step sizes are read a chunk ahead of the rest, and added up while other warps weigh.
+    float next_dt = 0.0f;
+    if (place.warp == DECAY_WARP) {
+        float dt = chunk_dt(rows, walk.start, stop);
+        next_dt = chunk_dt(rows, walk.start + SSM_CHUNK, stop);
+        sum_decays(walk.decays(shared.chunks), dt, shared.a);
+    }
     for (bool goes_on = true; goes_on;) {
         ChunkShared& chunk = shared.chunks[walk.place()];
+        const Decays& decays = walk.decays(shared.chunks);
         u32 full = shared_address(&shared.full[walk.place()]);
         if (walk.count >= CHUNKS) barrier_wait(shared_address(&shared.empty[walk.place()]), walk.parity() ^ 1);
         fetched.put_into(chunk);
-        if (place.warp == 0) sum_decays(chunk.decays[0], dt, shared.a);
         barrier_of(BARRIER_PREPARE, CHUNK_THREADS);
         u32 fresh = walk.fresh(segment), end = walk.end(segment);
+        if (X_IS_HELD && end == SSM_CHUNK) fetched.put_stepped(chunk, decays);
         goes_on = walk.advance(segment);
         if (goes_on) {
-            fetched.fetch(rows, own.part, walk.start, 0, walk.end(segment));
-            if (place.warp == 0) dt = chunk_dt(rows, walk.start, stop);
+            fetched.fetch_run(rows.run(walk.start), own.part, walk.end(segment));
+            if (place.warp == DECAY_WARP) {
+                sum_decays(walk.decays(shared.chunks), next_dt, shared.a);
+                next_dt = chunk_dt(rows, walk.start + SSM_CHUNK, stop);
+            }
         }
-        weigh(chunk, chunk.decays[0], place, fresh, end);
-        if (end == SSM_CHUNK) scale_for_state(chunk, chunk.decays[0]);
+        weigh(chunk, decays, place, fresh, end);
+        if (!X_IS_HELD && end == SSM_CHUNK) scale_for_state(chunk, decays);
         __syncwarp();
         if (place.lane == 0) barrier_arrive(full);
     }
@@ -126,7 +146,7 @@ DEVICE void compute_chunks(ScanShared& shared, const SsmScanParams& p, const Sca
             carry(chunk, place, piece, fresh, end);
             barrier_of(BARRIER_COMPUTE, CHUNK_THREADS);
         }
-        const Decays& decays = chunk.decays[0];
+        const Decays& decays = walk.decays(shared.chunks);
         finish(chunk, decays, place, own.part, fresh, end, has_state, own.d, [&](u32 t, u32 channel, float value) {
             f32_row(p.out, rows.row(start + t))[own.head * HEAD_DIM + channel] = value;
         });

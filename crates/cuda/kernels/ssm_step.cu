@@ -5,7 +5,8 @@
 // channels, and B and C of its group. The state is read once, and written once a chunk. `ssm_step_finish` gates and
 // normalises whole rows and stores what several blocks have read: B, dt and the raw columns of B and C.
 // Defines: those of ssm_chunk.cuh, and TAPS.
-#include "ssm_chunk.cuh"
+#include "ssm_chunk_products.cuh"
+#include "ssm_chunk_rows.cuh"
 
 extern __shared__ __align__(16) unsigned char shared_bytes[];
 
@@ -75,6 +76,58 @@ struct StepRows {
         return slot[p.slots.ring_dt + entry(position) * HEADS + head];
     }
 };
+
+// Runs the rows of a segment, chunk by chunk; `out(position, channel, value)` takes what comes out.
+template <class Rows, class Out>
+DEVICE void scan_segment(ChunkShared& shared, const SlotView& slots, const SegmentEntry& segment, const ScanHead& own,
+                         const Rows& rows, Out out) {
+    ChunkPlace place;
+    StatePiece piece;
+    u32 position = segment.position, stop = segment.position + segment.rows;
+    bool has_state = position >= SSM_CHUNK;
+    if (has_state) load_piece(piece, place, own.part, state_words(slots, own.slot, position, own.head, HEADS));
+    Fetched fetched;
+    u32 start = position / SSM_CHUNK * SSM_CHUNK, fresh = position - start, end = min(stop - start, SSM_CHUNK);
+    fetched.fetch(rows, own.part, start, fresh, end);
+    // Step sizes are read a chunk ahead of the rest.
+    float next_dt = 0.0f;
+    if (place.warp == DECAY_WARP) {
+        float dt = chunk_dt(rows, start, stop);
+        next_dt = chunk_dt(rows, start + SSM_CHUNK, stop);
+        sum_decays(shared.decays[start / SSM_CHUNK % 2], dt, own.a);
+    }
+    while (true) {
+        const Decays& decays = shared.decays[start / SSM_CHUNK % 2];
+        __syncthreads();
+        fetched.put_into(shared);
+        if (!rows.is_stored(stop - 1)) {
+            __syncthreads();
+            compute_rows(shared, rows, own.part, start, fresh, end);
+        }
+        __syncthreads();
+        u32 next = start + SSM_CHUNK;
+        if (next < stop) fetched.fetch(rows, own.part, next, 0, min(stop - next, SSM_CHUNK));
+        if (place.warp == DECAY_WARP && next < stop) {
+            sum_decays(shared.decays[next / SSM_CHUNK % 2], next_dt, own.a);
+            next_dt = chunk_dt(rows, next + SSM_CHUNK, stop);
+        }
+        weigh(shared, decays, place, fresh, end);
+        if (has_state) carry(shared, place, piece, fresh, end);
+        if (end == SSM_CHUNK) scale_for_state(shared, decays);
+        __syncthreads();
+        finish(shared, decays, place, own.part, fresh, end, has_state, own.d,
+               [&](u32 t, u32 channel, float value) { out(start + t, channel, value); });
+        if (end == SSM_CHUNK) {
+            advance(shared, decays.decays[SSM_CHUNK - 1], place, piece, has_state);
+            has_state = true;
+            round_piece(piece, place, own, slots.layer, next);
+            if (is_kept(slots, next, stop))
+                store_piece(piece, place, own.part, state_words(slots, own.slot, next, own.head, HEADS));
+        }
+        if (next >= stop) break;
+        start = next, fresh = 0, end = min(stop - next, SSM_CHUNK);
+    }
+}
 
 KERNEL __launch_bounds__(CHUNK_THREADS, 1) ssm_step(const __grid_constant__ SsmStepParams p) {
     ChunkShared& shared = *(ChunkShared*)shared_bytes;

@@ -35,6 +35,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("round.cuh", include_str!("../kernels/round.cuh")),
     ("ssm.cuh", include_str!("../kernels/ssm.cuh")),
     ("ssm_chunk.cuh", include_str!("../kernels/ssm_chunk.cuh")),
+    ("ssm_chunk_products.cuh", include_str!("../kernels/ssm_chunk_products.cuh")),
+    ("ssm_chunk_rows.cuh", include_str!("../kernels/ssm_chunk_rows.cuh")),
     ("ssm_row.cuh", include_str!("../kernels/ssm_row.cuh")),
     ("stages.cuh", include_str!("../kernels/stages.cuh")),
     ("stored.cuh", include_str!("../kernels/stored.cuh")),

@@ -139,7 +139,7 @@ pub enum Arithmetic {
     Bf16InF32,
     /// Products of f16 values summed in f32 by a matrix unit; every weight is an f16.
     F16InF32,
-    /// The same, where a weight's scale and its product with a code are each rounded to f16.
+    /// The same, where a weight's scale and its product with a code are each rounded to f16, or a softmax's weights are.
     RoundedF16InF32,
     /// The same, where offsets are rounded too, or the weights of a type without a form of its own.
     OffsetF16InF32,

@@ -49,6 +49,11 @@ DEVICE u16 emulated_f16_fma(u16 a, u16 b, u16 c) {
     return bits;
 }
 
+DEVICE float power_of_two(float exponent) {
+    float power = exp2f(exponent);
+    return power < 1.17549435e-38f ? 0.0f : power;
+}
+
 DEVICE u32 mask_and_set(u32 value, u32 mask, u32 bits) {
     return (value & mask) | bits;
 }

@@ -1,11 +1,13 @@
 //! `attention`: over f16 caches on tensor cores, over all others in f32.
 
+use std::f32::consts::LOG2_E;
+
 use mambo_kernel::{
-    Attention, AttentionDims, BackendError, KvElem, KvTypes, Op, OpKind, PAGE_TOKENS, Phase, Site,
+    Arithmetic, Attention, AttentionDims, BackendError, KvElem, KvTypes, Op, OpKind, PAGE_TOKENS, Phase, Site,
 };
 
 use super::binding::{Binding, DeviceFacts};
-use super::declaration::Declaration;
+use super::declaration::{Bind, Declaration};
 use super::slot::most_shared_bytes;
 use crate::arch::Arch;
 use crate::launch::Launch;
@@ -24,6 +26,7 @@ c_struct! {
         page_bytes: u64,
         /// One score per head, or null.
         sinks: Ptr<f32>,
+        /// Scores and their cap are exponents of two.
         scale: f32,
         soft_cap: f32,
         k_scale: f32,
@@ -138,7 +141,8 @@ impl Kernels {
 
     /// `SplitShared` in attention_split.cu.
     fn split_shared(&self) -> u32 {
-        (2 * self.unit_shared() + self.query_shared() + HEAD_TILE * (2 * 2 * (UNIT + 8) + 2 * 4 * 4)) as u32
+        (2 * self.unit_shared() + self.query_shared() + HEAD_TILE * (2 * (UNIT + 8) + 4 * 4 + 4 * 4 * 4))
+            as u32
     }
 
     /// `TileShared` in attention_tile.cu.
@@ -194,31 +198,44 @@ pub(crate) fn released_sizes(arch: Arch) -> Vec<Specialisation> {
     all.concat()
 }
 
+/// The kernels that serve a site, if any do.
+fn kernels_of(site: &Site) -> Option<Kernels> {
+    let Op::Attention(Attention { dims, soft_cap, .. }) = *site.op else { return None };
+    let is_served =
+        dims.kv_heads > 0 && dims.q_heads.is_multiple_of(dims.kv_heads) && dims.head_dim <= MOST_HEAD_DIM;
+    is_served.then_some(Kernels { dims, types: site.caches.kv, capped: soft_cap.is_some() })
+}
+
 pub(crate) fn declare(arch: Arch) -> Vec<Declaration> {
     let released = AttentionDims { q_heads: 32, kv_heads: 2, head_dim: 128 };
-    let plain = |types| {
-        let kernels = Kernels { dims: released, types, capped: false };
+    let kernels = |types| Kernels { dims: released, types, capped: false };
+    let plain = KvElem::ALL.map(|elem| {
+        let kernels = kernels(KvTypes::both(elem));
         [kernels.plain("attention_append"), kernels.plain("attention"), kernels.merge()]
-    };
-    let mut kernels = KvElem::ALL.map(|elem| plain(KvTypes::both(elem))).concat();
-    let tensor = Kernels { dims: released, types: KvTypes::both(KvElem::F16), capped: false };
+    });
+    let tensor = kernels(KvTypes::both(KvElem::F16));
     let warps = tensor.tile_warps(most_shared_bytes(arch));
-    kernels.push(tensor.split().expecting(Expects::Mma));
-    if warps > 0 {
-        kernels.push(tensor.tile(warps).expecting(Expects::Mma));
-    }
-    let accepts = |site: &Site| match site.op {
-        Op::Attention(Attention { dims, .. }) => {
-            dims.kv_heads > 0 && dims.q_heads.is_multiple_of(dims.kv_heads) && dims.head_dim <= MOST_HEAD_DIM
-        }
-        _ => false,
-    };
-    let is_row = move |site: &Site| site.phase == Phase::Decode && accepts(site);
-    vec![
-        Declaration::new(OpKind::Attention, "row.f32", kernels.clone(), bind_rows)
-            .offering(|row| row.accepting(is_row)),
-        Declaration::new(OpKind::Attention, "f32", kernels, bind).offering(|row| row.accepting(accepts)),
-    ]
+    let tile = (warps > 0).then(|| tensor.tile(warps).expecting(Expects::Mma));
+    let split = tensor.split().expecting(Expects::Mma);
+    let tensor: Vec<_> = [split].into_iter().chain(tile).collect();
+    [("row.f16", true, true), ("row.f32", true, false), ("f16", false, true), ("f32", false, false)]
+        .map(|(types, is_row, is_tensor)| {
+            let accepts = move |site: &Site| {
+                let kernels = kernels_of(site).filter(|kernels| kernels.is_tensor() == is_tensor);
+                kernels.is_some() && (!is_row || site.phase == Phase::Decode)
+            };
+            let (kernels, bind): (_, Bind) = match (is_tensor, is_row) {
+                (true, true) => (tensor.clone(), bind_rows),
+                (true, false) => (tensor.clone(), bind),
+                (false, true) => (plain.concat(), bind_rows),
+                (false, false) => (plain.concat(), bind),
+            };
+            // On tensor cores a weight is an f16.
+            let arithmetic = if is_tensor { Arithmetic::RoundedF16InF32 } else { Arithmetic::F32 };
+            Declaration::new(OpKind::Attention, types, kernels, bind)
+                .offering(|row| row.accepting(accepts).computing(arithmetic))
+        })
+        .into()
 }
 
 /// Of segments of any length.
@@ -244,8 +261,8 @@ fn bind_any(binding: &Binding, is_row: bool) -> Result<Vec<Launch>, BackendError
         pages: pool.pages,
         page_bytes: pool.page_bytes as u64,
         sinks: if attention.sinks { binding.vector(0, dims.q_heads)? } else { Ptr::NULL },
-        scale: attention.scale,
-        soft_cap: attention.soft_cap.unwrap_or(0.0),
+        scale: attention.scale * LOG2_E,
+        soft_cap: attention.soft_cap.unwrap_or(0.0) * LOG2_E,
         k_scale: pool.scale.k,
         v_scale: pool.scale.v,
         window: attention.window.unwrap_or(0) as u32,
