@@ -69,6 +69,7 @@ pub(crate) enum Part {
     BeforeChoosing,
     Choosing,
     /// One call alone.
+    #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "no call is timed in a browser"))]
     Call(usize),
 }
 

@@ -26,7 +26,8 @@ export class Browser {
   #waiting = new Map();
   #pages = new Map();
 
-  static async start() {
+  /** With further flags of Chromium's. */
+  static async start(flags = []) {
     const browser = new Browser();
     browser.#folder = await mkdtemp(join(tmpdir(), "page-test-"));
     browser.#process = spawn(
@@ -42,6 +43,7 @@ export class Browser {
         // Without a display Chromium sees no mouse; a desk has one.
         "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",
         `--user-data-dir=${browser.#folder}`,
+        ...flags,
         "about:blank",
       ],
       { stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"] },
