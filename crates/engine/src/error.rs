@@ -67,7 +67,9 @@ pub enum EngineError {
     #[error("{0}")]
     Lost(Arc<BackendError>),
     /// Something would wait where nothing may.
-    #[error("{what} waits for the device, which nothing may in a browser; load the model on the processor for it")]
+    #[error(
+        "{what} waits for the device, which nothing may in a browser; load the model on the processor for it"
+    )]
     CannotWait {
         /// What it is.
         what: &'static str,

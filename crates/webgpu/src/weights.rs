@@ -298,10 +298,7 @@ fn side_by_side<'b, J: Sync, T: Send>(
 
 /// Jobs one after the other: there are no threads.
 #[cfg(target_family = "wasm")]
-fn side_by_side<'b, J, T>(
-    jobs: &'b [J],
-    one: impl Fn(&'b J) -> Result<T, String>,
-) -> Result<Vec<T>, String> {
+fn side_by_side<'b, J, T>(jobs: &'b [J], one: impl Fn(&'b J) -> Result<T, String>) -> Result<Vec<T>, String> {
     jobs.iter().map(one).collect()
 }
 

@@ -20,6 +20,8 @@ export function findChromium() {
 }
 
 export class Browser {
+  /** How long pages wait for what is to come. */
+  waitMs = WAIT_MS;
   #process;
   #folder;
   #next = 1;
@@ -132,7 +134,7 @@ class Page {
 
   /** Waits until an expression or function holds. */
   async until(code, ...args) {
-    const end = Date.now() + WAIT_MS;
+    const end = Date.now() + this.browser.waitMs;
     while (Date.now() < end) {
       const value = await this.evaluate(code, ...args).catch(() => null);
       if (value) return value;
