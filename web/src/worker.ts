@@ -90,7 +90,7 @@ async function load({ source, settings, backend, store }: LoadCall): Promise<unk
   core = own;
   own.loss().then((reason) => {
     // What it held is gone with it; whoever loads again begins anew.
-    if (core === own) fail(`the graphics card was lost (${reason}); load the model again`);
+    if (core === own) fail(`the graphics card was lost (${reason.replace(/\.$/, "")}); load the model again`);
   });
   tell({ progress });
   return JSON.parse(own.view());

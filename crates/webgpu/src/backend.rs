@@ -456,7 +456,7 @@ impl Backend for WebGpuBackend {
         let ticket = self.steps.next_ticket();
         let chosen_here = self.write_table(id, step, ticket, previous)?;
         let (around, programs, vectors, pipelines) = self.surroundings();
-        programs[id.0].bind(&around, vectors, pipelines)?;
+        programs[id.0].bind(&around, vectors, pipelines, step)?;
         let encoder = self.encode(id, step)?;
         self.last = Some(id);
         let program = &self.programs[id.0];
