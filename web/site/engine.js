@@ -6,6 +6,9 @@
 import { load } from "./mambo/index.js";
 
 const KEY = "mambo-tab-model";
+const BACKEND_KEY = "mambo-tab-backend";
+/** What may compute, by what `load` calls it. */
+export const BACKENDS = { auto: "the graphics card if there is one", webgpu: "WebGPU", cpu: "the processor" };
 
 /** The trained model that comes with the page. */
 export const BUILT_IN = { name: "tiny-hybrid", address: new URL("tiny-hybrid.gguf", document.baseURI).href };
@@ -18,11 +21,22 @@ function remembered() {
   }
 }
 
+function rememberedBackend() {
+  try {
+    const backend = localStorage.getItem(BACKEND_KEY);
+    return backend in BACKENDS ? backend : "auto";
+  } catch {
+    return "auto";
+  }
+}
+
 class TabEngine extends EventTarget {
   /** The loaded model, or null. */
   model = null;
   /** What is or was loaded last: an address, or files that only this visit knows. */
   choice = remembered();
+  /** What is to compute; `model.view.backend` says what does. */
+  backend = rememberedBackend();
   progress = { fetched: 0, cached: 0, loaded: 0, total: 0 };
   notes = [];
   problem = "";
@@ -52,6 +66,25 @@ class TabEngine extends EventTarget {
     return this.#ready;
   }
 
+  /** Loads the same model again, for another backend. */
+  runOn(backend) {
+    this.backend = backend;
+    try {
+      localStorage.setItem(BACKEND_KEY, backend);
+    } catch {
+      // The next visit chooses by itself.
+    }
+    return this.use(this.choice);
+  }
+
+  /** The model is gone with its graphics card: the next question loads it again. */
+  #lost(reason) {
+    this.model = null;
+    this.#ready = null;
+    this.problem = `${reason[0].toUpperCase()}${reason.slice(1)}. The next question does so.`;
+    this.#tell("problem");
+  }
+
   async #load() {
     const controller = (this.#controller = new AbortController());
     const { address, files, options = {} } = this.choice;
@@ -64,6 +97,7 @@ class TabEngine extends EventTarget {
     if (address && address !== BUILT_IN.address) navigator.storage?.persist?.().catch(() => {});
     try {
       const model = await load(address ?? files, {
+        backend: this.backend,
         ...options,
         signal: controller.signal,
         onProgress: (progress) => {
@@ -71,6 +105,7 @@ class TabEngine extends EventTarget {
           this.#tell("progress");
         },
         onNote: (note) => this.notes.push(note),
+        onLost: (reason) => this.#controller === controller && this.#lost(reason),
       });
       this.model = model;
       this.times.loadedMs = performance.now() - this.times.begun;

@@ -5,7 +5,7 @@
 
 import { benchmark } from "./benchmark.js";
 import { copyWithFeedback, element, iconButton } from "./dom.js";
-import { BUILT_IN, engine } from "./engine.js";
+import { BACKENDS, BUILT_IN, engine } from "./engine.js";
 import { bytes, percent } from "./format.js";
 import { byId, notice, toast } from "./frame.js";
 import { diagnose, removeStored, storedModels } from "./mambo/index.js";
@@ -91,9 +91,15 @@ function modelGroup(dialog) {
   const now = engine.model
     ? `${engine.model.name}, on ${engine.model.view.backend}. Nothing you write leaves this tab.`
     : engine.problem || progressText();
+  const backend = element(
+    "select",
+    { id: "backend", onchange: (event) => (dialog.close(), engine.runOn(event.target.value).catch(() => {})) },
+    ...Object.entries(BACKENDS).map(([value, label]) => element("option", { value, selected: value === engine.backend }, label)),
+  );
   return group(
     "Model",
     element("p", { class: "faint" }, now),
+    element("label", { class: "tab-row" }, "Run it on", backend),
     element(
       "div",
       { class: "tab-row" },

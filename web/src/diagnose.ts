@@ -1,12 +1,14 @@
 /** What this browser has of what the engine needs; each check says what to do where something is missing. */
 
+import { findGpu } from "./gpu.js";
 import { isNode } from "./runtime.js";
 import type { Check } from "./types.js";
 
 export interface CoreFacts {
   about: { version: string; instruction_sets: string[] };
   readBandwidth: (bytes: number) => number;
-  isLoaded: boolean;
+  /** Tries a GPU with tasks of known results, up to the first that fails. */
+  tryGpu: (name: string) => Promise<{ name: string; problem: string | null }[]>;
 }
 
 /** Read for the bandwidth: more than caches hold, less than a phone misses. */
@@ -53,20 +55,31 @@ async function storage(): Promise<Check[]> {
   }
 }
 
-async function gpu(): Promise<Check[]> {
+/** The adapter, then the tasks of the engine's own that it is tried with. */
+async function gpu(tryGpu: CoreFacts["tryGpu"]): Promise<Check[]> {
   const name = "WebGPU";
-  const api = (globalThis.navigator as any)?.gpu;
-  if (!api)
-    return [{ name, outcome: "absent", detail: "this browser offers none", advice: "The processor computes; a browser with WebGPU can use the graphics card." }];
-  const adapter = await api.requestAdapter().catch(() => null);
-  if (!adapter)
-    return [{ name, outcome: "absent", detail: "there is no adapter", advice: "The processor computes; check the browser's page about graphics for why the card is not used." }];
-  const { vendor = "", architecture = "", description = "" } = adapter.info ?? {};
-  const { maxStorageBufferBindingSize, maxBufferSize } = adapter.limits;
-  const features = ["shader-f16", "subgroups"].filter((feature) => adapter.features.has(feature));
-  const what = [vendor, architecture, description].filter(Boolean).join(" ") || "unnamed";
-  const detail = `${what}; bindings of ${megabytes(maxStorageBufferBindingSize)}, buffers of ${megabytes(maxBufferSize)}; ${features.join(", ") || "no optional features"}`;
-  return [{ name, outcome: "good", detail }];
+  const found = await findGpu();
+  if ("absent" in found)
+    return [{ name, outcome: "absent", detail: found.absent, advice: `The processor computes. ${found.advice}` }];
+  const adapter: Check = found.isSoftware
+    ? {
+        name,
+        outcome: "absent",
+        detail: `${found.detail}; it is a program on the processor`,
+        advice: "The processor itself is faster, and computes unless you choose WebGPU.",
+      }
+    : { name, outcome: "good", detail: found.detail };
+  try {
+    const tried = await tryGpu(found.name);
+    return [
+      adapter,
+      ...tried.map(({ name, problem }) =>
+        check(`WebGPU: ${name}`, problem === null, problem ?? "as it should be", "Until this is right, choose the processor."),
+      ),
+    ];
+  } catch (error) {
+    return [adapter, check("WebGPU: a device", false, (error as Error).message, "Close other tabs that use the graphics card, or choose the processor.")];
+  }
 }
 
 export async function diagnose(facts: CoreFacts): Promise<Check[]> {
@@ -84,6 +97,6 @@ export async function diagnose(facts: CoreFacts): Promise<Check[]> {
       "This is slow: close other tabs, or plug the machine in. Answers wait for memory.",
     ),
   );
-  checks.push(...(await storage()), ...(await gpu()));
+  checks.push(...(await storage()), ...(await gpu(facts.tryGpu)));
   return checks;
 }

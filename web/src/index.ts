@@ -41,11 +41,18 @@ class Connection {
   #over: MamboError | null = null;
   onProgress: LoadOptions["onProgress"];
   onNote: LoadOptions["onNote"];
+  onLost: LoadOptions["onLost"];
 
   constructor(port: Port) {
     this.#port = port;
     port.listen((told: Told) => this.#hear(told));
-    port.fails((reason) => this.end(`the worker has ended: ${reason}`));
+    port.fails((reason) => this.#lose(`the worker has ended: ${reason}`));
+  }
+
+  #lose(reason: string): void {
+    if (this.#over) return;
+    this.end(reason);
+    this.onLost?.(reason);
   }
 
   #hear(told: Told): void {
@@ -57,7 +64,7 @@ class Connection {
     } else if ("events" in told) told.events.forEach((event) => this.#tell(event));
     else if ("progress" in told) this.onProgress?.(told.progress);
     else if ("note" in told) this.onNote?.(told.note);
-    else this.end(told.lost);
+    else this.#lose(told.lost);
   }
 
   #tell(event: CoreEvent): void {
@@ -296,6 +303,7 @@ export async function load(source: Source, options: LoadOptions = {}): Promise<M
         },
       },
     ]);
+    connection.onLost = options.onLost;
     return new Model(connection, view);
   } catch (error) {
     connection.end("the model could not be loaded");

@@ -1,6 +1,6 @@
 /** What the page and the worker tell each other. */
 
-import type { Progress, Source } from "./types.js";
+import type { BackendChoice, Progress, Source } from "./types.js";
 
 /** A call of the worker; every one is answered once. */
 export interface Call {
@@ -21,7 +21,7 @@ export interface CoreSettings {
 export interface LoadCall {
   source: Source;
   settings: CoreSettings;
-  backend: string;
+  backend: BackendChoice;
   store: boolean;
 }
 

@@ -19,7 +19,10 @@ export interface LoadOptions {
   onProgress?: (progress: Progress) => void;
   /** Told of what a user should know: how weights are held, or that nothing can be stored here. */
   onNote?: (note: string) => void;
+  /** `auto` by default; `model.view.backend` says what it came to, and `onNote` why a GPU is not used. */
   backend?: BackendChoice;
+  /** Told when the model cannot go on: its GPU was lost, or its worker ended. It can be loaded again. */
+  onLost?: (reason: string) => void;
   /** Most tokens of a conversation; by default what the model was trained on, at most 8192. */
   contextTokens?: number;
   /** Conversations answered at once; others wait. */

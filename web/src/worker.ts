@@ -1,12 +1,13 @@
 /** The worker: holds the core, runs its steps, and lets messages in between two of them. */
 
-import init, { about, openModel, readBandwidth, type Core } from "./core/core.js";
+import init, { about, diagnoseGpu, openGpu, openModel, readBandwidth, type Core, type Gpu } from "./core/core.js";
 import { diagnose } from "./diagnose.js";
 import type { RangeFile } from "./files/file.js";
 import { openSource } from "./files/source.js";
+import { findGpu } from "./gpu.js";
 import type { Call, LoadCall, Told } from "./protocol.js";
 import { isNode, makeTurn, nodeModule, ownPort } from "./runtime.js";
-import type { Progress } from "./types.js";
+import type { BackendChoice, Progress } from "./types.js";
 
 /** Between two messages about progress. */
 const TELL_MS = 50;
@@ -30,9 +31,26 @@ function loaded(): Core {
   return core;
 }
 
+/** The GPU that is to compute, or nothing where the processor is. Whoever leaves the choice to us hears of a GPU that is not used. */
+async function chooseGpu(backend: BackendChoice, note: (text: string) => void): Promise<Gpu | undefined> {
+  if (backend === "cpu") return undefined;
+  const found = await findGpu();
+  const unused = "absent" in found ? found.absent : found.isSoftware ? `${found.name} is no graphics card but a program` : null;
+  if (backend === "webgpu") {
+    if ("absent" in found) throw new Error(`${found.absent}. ${found.advice} Or set \`backend\` to \`cpu\`.`);
+    return openGpu(found.name);
+  }
+  if (unused === null && "name" in found) {
+    try {
+      return await openGpu(found.name);
+    } catch (error) {
+      note(`The processor computes: ${(error as Error).message}.`);
+    }
+  } else if (!isNode) note(`The processor computes: ${unused}.`);
+  return undefined;
+}
+
 async function load({ source, settings, backend, store }: LoadCall): Promise<unknown> {
-  if (backend === "webgpu")
-    throw new Error("this build of mambo has no WebGPU engine yet; leave `backend` out, or set it to `cpu`");
   unload();
   loading = new AbortController();
   const progress: Progress = { fetched: 0, cached: 0, loaded: 0, total: 0 };
@@ -52,12 +70,15 @@ async function load({ source, settings, backend, store }: LoadCall): Promise<unk
     [progress.loaded, progress.total] = [event.done, event.total];
     changed();
   };
+  let own: Core;
   try {
-    core = await openModel(
+    const gpu = await chooseGpu(backend, note);
+    own = await openModel(
       opened.name,
       opened.files as any[],
       JSON.stringify(opened.beside),
       JSON.stringify(settings),
+      gpu,
       onEvent,
     );
   } finally {
@@ -66,8 +87,13 @@ async function load({ source, settings, backend, store }: LoadCall): Promise<unk
     files = [];
     loading = null;
   }
+  core = own;
+  own.loss().then((reason) => {
+    // What it held is gone with it; whoever loads again begins anew.
+    if (core === own) fail(`the graphics card was lost (${reason.replace(/\.$/, "")}); load the model again`);
+  });
   tell({ progress });
-  return JSON.parse(core.view());
+  return JSON.parse(own.view());
 }
 
 function unload(): void {
@@ -75,7 +101,13 @@ function unload(): void {
   core = null;
 }
 
-/** Runs steps as long as there is something to do. */
+/** Gives the core up. */
+function fail(reason: string): void {
+  core = null;
+  tell({ lost: reason });
+}
+
+/** Runs steps as long as there is something to do; where a device still runs one, until it has something to give. */
 async function run(): Promise<void> {
   if (running) return;
   running = true;
@@ -83,12 +115,11 @@ async function run(): Promise<void> {
     while (core && !core.isIdle()) {
       const events = core.step();
       if (events !== undefined && events !== "[]") tell({ events: JSON.parse(events) });
-      await turn();
+      await (events === undefined ? core.arrival() : turn());
     }
   } catch (error) {
     // The core never throws from a step: it has trapped, and nothing in it can be trusted.
-    core = null;
-    tell({ lost: `the engine failed and has to be loaded again (${(error as Error).message})` });
+    fail(`the engine failed and has to be loaded again (${(error as Error).message})`);
   } finally {
     running = false;
   }
@@ -104,8 +135,13 @@ async function exported(id: number): Promise<Uint8Array> {
   for (;;) {
     const bytes = loaded().export(id);
     if (bytes) return bytes;
-    await turn();
+    await loaded().arrival();
   }
+}
+
+/** Opens a GPU of its own, so that a model that is loaded runs on. */
+async function tryGpu(name: string): Promise<{ name: string; problem: string | null }[]> {
+  return JSON.parse(await diagnoseGpu(await openGpu(name)));
 }
 
 const methods: Record<string, (...args: any[]) => unknown> = {
@@ -126,7 +162,7 @@ const methods: Record<string, (...args: any[]) => unknown> = {
   },
   watch: (on: boolean) => loaded().watch(on),
   live: () => JSON.parse(loaded().live()),
-  diagnose: () => diagnose({ about: JSON.parse(about()), readBandwidth, isLoaded: core !== null }),
+  diagnose: () => diagnose({ about: JSON.parse(about()), readBandwidth, tryGpu }),
 };
 
 port.listen(async ({ call, method, args }: Call) => {

@@ -26,7 +26,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("runtime", &["tensor", "checkpoint", "kernel", "graph", "model", "engine", "text"]),
     ("convert", &["tensor", "checkpoint", "kernel", "graph", "model", "engine", "text", "runtime"]),
     ("server", &["kernel", "model", "engine", "text", "runtime"]),
-    ("web", &["checkpoint", "kernel", "cpu", "engine", "text", "runtime"]),
+    ("web", &["checkpoint", "kernel", "cpu", "webgpu", "engine", "text", "runtime"]),
     ("hub", &["checkpoint"]),
     ("testkit", &["tensor", "kernel"]),
     (

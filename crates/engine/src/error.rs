@@ -66,6 +66,14 @@ pub enum EngineError {
     /// The device is gone with everything it held.
     #[error("{0}")]
     Lost(Arc<BackendError>),
+    /// Something would wait where nothing may.
+    #[error(
+        "{what} waits for the device, which nothing may in a browser; load the model on the processor for it"
+    )]
+    CannotWait {
+        /// What it is.
+        what: &'static str,
+    },
     /// Memory that a step in flight uses.
     #[error("a step is in flight; end it first")]
     InFlight,

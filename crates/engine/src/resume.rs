@@ -33,6 +33,7 @@ impl Engine {
     }
 
     pub(crate) fn capture(&mut self, index: usize) -> Result<Snapshot, EngineError> {
+        self.make_room_for_copies();
         let sequence = &self.running[index];
         let position = sequence.slot.position();
         let tokens = (0..position).map(|p| sequence.token(p).expect("what has run was seen")).collect();
@@ -48,6 +49,14 @@ impl Engine {
             slot_bytes: self.layout.cell_bytes(Cell::Slot { slot: 0, position: position as u32 }),
             groups,
         })
+    }
+
+    /// Where nothing may wait for a cell's bytes, copies need cells: the prefix cache gives up as many as one snapshot takes.
+    fn make_room_for_copies(&mut self) {
+        let has_room = |engine: &Engine| {
+            engine.snapshot_slots.free() > 0 && engine.pages.groups.iter().all(|group| group.free() > 0)
+        };
+        while !self.backend.may_block() && !has_room(self) && self.drop_prefix(&[]) {}
     }
 
     /// The pages of one group that the token at a position sees. Full ones are shared if the sequence can spare them; a
@@ -92,6 +101,9 @@ impl Engine {
         if let Some(copy) = copy {
             self.backend.copy_cell(from, cell(copy.number()))?;
             return Ok(SnapshotCell::Shared(copy));
+        }
+        if !self.backend.may_block() {
+            return Err(EngineError::CannotWait { what: "a snapshot beyond those that fit on the device" });
         }
         let mut bytes = Vec::with_capacity(self.layout.cell_bytes(from));
         self.backend.read_cell(from, &mut bytes)?;

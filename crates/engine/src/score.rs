@@ -54,6 +54,9 @@ impl Engine {
     ) -> Result<(), EngineError> {
         self.check_alive()?;
         self.check_tokens(tokens)?;
+        if !self.backend.may_block() {
+            return Err(EngineError::CannotWait { what: "scoring a text" });
+        }
         if !self.in_flight.is_empty() {
             return Err(EngineError::InFlight);
         }

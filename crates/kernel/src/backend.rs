@@ -327,6 +327,11 @@ pub trait Backend: MaybeSend {
     fn queue_depth(&self) -> usize {
         1
     }
+    /// Whether [`Wait::Block`] waits. In a browser nothing may wait for a device, and whoever asked for a wait would ask
+    /// forever.
+    fn may_block(&self) -> bool {
+        true
+    }
     /// Leaves so many of the host's cores that it would use to others, from the next step on. No result changes by it.
     fn leave_cores(&mut self, _cores: usize) {}
 

@@ -1,5 +1,5 @@
-//! Backends that use what the contract allows: one answers late and out of order, one fails every so many
-//! calls or is lost. Both wrap another backend and compute what it computes.
+//! Backends that use what the contract allows: one answers late and out of order, one must not be waited for, one fails
+//! every so many calls or is lost. All wrap another backend and compute what it computes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -125,6 +125,10 @@ impl<B: Backend> Backend for Late<B> {
         LATE_DEPTH
     }
 
+    fn may_block(&self) -> bool {
+        self.inside.may_block()
+    }
+
     fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError> {
         let is_behind = matches!(step.hidden, HiddenRows::Previous { .. });
         let in_flight = self.waiting.len() - self.behind.len();
@@ -171,6 +175,56 @@ impl<B: Backend> Backend for Late<B> {
         self.cells.remove(&ticket);
         while !self.inside.collect_cell(ticket, Wait::Block, into)? {}
         Ok(true)
+    }
+
+    fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {
+        self.inside.import_cell(cell, bytes)
+    }
+}
+
+/// Nothing may wait for it, like a GPU in a browser: whoever asks for a wait asks in vain.
+pub struct Unwaited<B> {
+    inside: B,
+}
+
+impl<B: Backend> Unwaited<B> {
+    /// Wraps a backend.
+    pub fn new(inside: B) -> Self {
+        Unwaited { inside }
+    }
+}
+
+impl<B: Backend> Backend for Unwaited<B> {
+    as_inside!();
+
+    fn may_block(&self) -> bool {
+        false
+    }
+
+    fn queue_depth(&self) -> usize {
+        self.inside.queue_depth()
+    }
+
+    fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError> {
+        self.inside.submit(id, step)
+    }
+
+    fn collect(&mut self, ticket: Ticket, wait: Wait, into: &mut StepResults) -> Result<bool, BackendError> {
+        assert_eq!(wait, Wait::Poll, "a step is waited for");
+        self.inside.collect(ticket, wait, into)
+    }
+
+    fn copy_cell(&mut self, from: Cell, to: Cell) -> Result<(), BackendError> {
+        self.inside.copy_cell(from, to)
+    }
+
+    fn export_cell(&mut self, cell: Cell) -> Result<Ticket, BackendError> {
+        self.inside.export_cell(cell)
+    }
+
+    fn collect_cell(&mut self, ticket: Ticket, wait: Wait, into: &mut Vec<u8>) -> Result<bool, BackendError> {
+        assert_eq!(wait, Wait::Poll, "a cell is waited for");
+        self.inside.collect_cell(ticket, wait, into)
     }
 
     fn import_cell(&mut self, cell: Cell, bytes: &[u8]) -> Result<(), BackendError> {
@@ -239,6 +293,10 @@ impl<B: Backend> Backend for Failing<B> {
 
     fn queue_depth(&self) -> usize {
         self.inside.queue_depth()
+    }
+
+    fn may_block(&self) -> bool {
+        self.inside.may_block()
     }
 
     fn submit(&mut self, id: ProgramId, step: &StepInputs) -> Result<Ticket, BackendError> {

@@ -5,10 +5,13 @@ mod model;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mambo_engine::{Engine, EngineConfig, EngineError, Event, FinishReason, Request, Snapshot, TokenMask};
+use mambo_engine::{
+    Engine, EngineConfig, EngineError, Event, FinishReason, PrefixCacheConfig, Request, ScoreOptions,
+    Snapshot, TokenMask,
+};
 use mambo_kernel::case::Rng;
 use mambo_kernel::{Cell, PAGE_TOKENS, ReferenceBackend, Rollback, SSM_CHUNK, Wait};
-use mambo_testkit::mock::Late;
+use mambo_testkit::mock::{Late, Unwaited};
 
 fn engine_of(case: &str, config: EngineConfig, poisoned: Option<usize>) -> Engine {
     model::load(case, Box::new(ReferenceBackend::new()), config, poisoned).0
@@ -107,6 +110,58 @@ fn an_export_can_be_polled() {
     };
     assert!(polls > 0, "the backend answers late");
     assert_eq!(bytes, engine.export(&taken).unwrap());
+}
+
+/// Polls until nothing is left to do.
+fn poll(engine: &mut Engine) -> Vec<Event> {
+    let mut events = Vec::new();
+    while !engine.is_idle() {
+        while engine.begin() {}
+        events.extend(engine.end(Wait::Poll).into_iter().flatten());
+    }
+    events
+}
+
+#[test]
+fn where_nothing_may_wait_the_prefix_cache_makes_room_for_snapshots() {
+    let prefix_cache = PrefixCacheConfig { bytes: 1 << 30, every: Some(32), spills: false };
+    let config = EngineConfig { prefix_cache: Some(prefix_cache), ..model::config() };
+    let backend = Unwaited::new(Late::new(ReferenceBackend::new(), 9));
+    let mut engine = model::load("moe", Box::new(backend), config, None).0;
+    // More prompts, and with them kept states, than the two slots that snapshots have.
+    for start in 0..4 {
+        let tokens: Vec<u32> = prompt(70).iter().map(|token| (token + start) % 97).collect();
+        let want =
+            model::run_alone(&mut engine_of("moe", model::config(), None), &request(tokens.clone(), 5));
+        let asking = Request { snapshot_at: Some(69), uses_cache: true, ..request(tokens.clone(), 5) };
+        let id = engine.submit(asking).unwrap();
+        let events = poll(&mut engine);
+        assert_eq!(model::outcome(&events, id), want);
+        let taken = events.into_iter().find_map(|event| match event {
+            Event::Snapshot { snapshot, .. } => Some(snapshot),
+            _ => None,
+        });
+        let resume = Some(taken.expect("there is room for it"));
+        let id = engine.submit(Request { resume, ..request(tokens, 5) }).unwrap();
+        assert_eq!(model::outcome(&poll(&mut engine), id), want);
+    }
+    assert!(engine.prefix_cache().unwrap().evicted > 0);
+    let scored = engine.score(&prompt(9), ScoreOptions { chunk: 4, ..Default::default() }, &mut |_| {});
+    assert!(matches!(scored, Err(EngineError::CannotWait { .. })));
+    // Held by the caller, both slots are taken for good: an error, and no wait.
+    let held: Vec<_> = (0..3)
+        .map(|start| {
+            let asking = Request { snapshot_at: Some(9), ..request(vec![start + 1; 10], 1) };
+            engine.submit(asking).unwrap();
+            poll(&mut engine)
+        })
+        .collect();
+    let failed = held.iter().flatten().filter_map(|event| match event {
+        Event::Finished { reason: FinishReason::Failed(why), .. } => Some(why.to_string()),
+        _ => None,
+    });
+    let failed: Vec<String> = failed.collect();
+    assert!(matches!(&failed[..], [why] if why.contains("fit on the device")), "{failed:?}");
 }
 
 #[test]

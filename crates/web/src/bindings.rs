@@ -5,12 +5,15 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use js_sys::Function;
+use js_sys::{Function, Promise};
 use mambo_cpu::{CpuBackend, CpuOptions, Isa};
-use mambo_kernel::Backend;
+use mambo_kernel::{Backend, BackendError};
+use mambo_webgpu::Watcher;
 use serde_json::{Map, Value, json};
 use wasm_bindgen::prelude::*;
+use wasm_bindgen_futures::future_to_promise;
 
+use crate::gpu::Gpu;
 use crate::open::{OpenEvent, OpenSettings, load, open};
 use crate::request::read;
 use crate::{RemoteError, RemoteFile, Session, WebError};
@@ -120,20 +123,27 @@ fn cpu() -> Result<CpuBackend, JsError> {
         .map_err(|error| failed(error.into()))
 }
 
-/// Opens and loads a model. `beside` has the texts of the files beside safetensors weights by name, `settings` is JSON,
-/// and `on_event` is told of notes and of bytes.
+/// Opens and loads a model, on a GPU or on the processor. `beside` has the texts of the files beside safetensors weights
+/// by name, `settings` is JSON, and `on_event` is told of notes and of bytes.
 #[wasm_bindgen(js_name = openModel)]
 pub async fn open_model(
     name: String,
     files: Vec<RangeFile>,
     beside: String,
     settings: String,
+    gpu: Option<Gpu>,
     on_event: Function,
 ) -> Result<Core, JsError> {
     let beside: Map<String, Value> = read(&beside).map_err(failed)?;
     let mut settings: OpenSettings = read(&settings).map_err(failed)?;
-    settings.memory_bytes.get_or_insert_with(free_memory);
-    let backend: Box<dyn Backend> = Box::new(cpu()?);
+    let watcher = gpu.as_ref().map(|gpu| gpu.backend.watcher());
+    let backend: Box<dyn Backend> = match gpu {
+        Some(gpu) => Box::new(gpu.backend),
+        None => {
+            settings.memory_bytes.get_or_insert_with(free_memory);
+            Box::new(cpu()?)
+        }
+    };
     let opened = open(&name, files, beside).await.map_err(failed)?;
     let mut tell = |event: OpenEvent| {
         let event = match event {
@@ -143,14 +153,25 @@ pub async fn open_model(
         // Whoever listens badly is not to break the loading.
         let _ = on_event.call1(&JsValue::NULL, &JsValue::from_str(&event.to_string()));
     };
-    let session = load(opened, backend, &settings, milliseconds, &mut tell).await.map_err(failed)?;
-    Ok(Core { session })
+    let settled = async || settle(watcher.as_ref()).await;
+    let loaded = load(opened, backend, &settings, milliseconds, &mut tell, settled).await;
+    Ok(Core { session: loaded.map_err(failed)?, watcher })
+}
+
+/// Waits until the device has taken in what it was given.
+async fn settle(watcher: Option<&Watcher>) -> Result<(), BackendError> {
+    match watcher {
+        Some(watcher) => watcher.settled("loading the model").await,
+        None => Ok(()),
+    }
 }
 
 /// A loaded model.
 #[wasm_bindgen]
 pub struct Core {
     session: Session,
+    /// None on the processor, which has done all when it returns.
+    watcher: Option<Watcher>,
 }
 
 #[wasm_bindgen]
@@ -219,6 +240,26 @@ impl Core {
     #[wasm_bindgen(js_name = isIdle)]
     pub fn is_idle(&self) -> bool {
         self.session.is_idle()
+    }
+
+    /// Fulfilled when a device has more to give, after a step or an export that gave nothing.
+    pub fn arrival(&self) -> Promise {
+        let arrival = self.watcher.as_ref().map(Watcher::arrival);
+        future_to_promise(async move {
+            if let Some(arrival) = arrival {
+                arrival.await;
+            }
+            Ok(JsValue::UNDEFINED)
+        })
+    }
+
+    /// Fulfilled with the reason when the device is lost; never on the processor.
+    pub fn loss(&self) -> Promise {
+        let watcher = self.watcher.clone();
+        future_to_promise(async move {
+            let Some(watcher) = watcher else { return std::future::pending().await };
+            Ok(JsValue::from_str(&watcher.loss().await))
+        })
     }
 
     /// Runs a step; the events are JSON, and nothing if a device still runs it.

@@ -2,6 +2,7 @@
 
 use mambo_cpu::CpuError;
 use mambo_engine::EngineError;
+use mambo_kernel::BackendError;
 use mambo_runtime::RuntimeError;
 
 /// Why a model cannot be opened, loaded or asked.
@@ -13,6 +14,9 @@ pub enum WebError {
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] BackendError),
     /// The backend could not be made.
     #[error(transparent)]
     Cpu(#[from] CpuError),

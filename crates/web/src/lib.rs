@@ -12,6 +12,8 @@
 #[cfg(target_family = "wasm")]
 mod bindings;
 mod error;
+#[cfg(target_family = "wasm")]
+mod gpu;
 mod open;
 mod remote_file;
 mod request;

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use mambo_checkpoint::{Checkpoint, ConfigFiles, MaybeShared, SourceFile, StoredRange};
-use mambo_engine::PrefixCacheConfig;
-use mambo_kernel::{Backend, MemoryBudget};
+use mambo_engine::{PrefixCacheConfig, SnapshotRoom};
+use mambo_kernel::{Backend, BackendError, MemoryBudget};
 use mambo_runtime::{LoadOptions, Model, model_view};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -80,44 +80,64 @@ pub async fn open<F: RemoteFile + MaybeShared + 'static>(
     Ok(Opened { model, files })
 }
 
-/// Loads an opened model into a backend.
+/// Bytes of weights that may be on their way to a device, whose copies the browser holds.
+const UNSETTLED_BYTES: u64 = 64 << 20;
+/// Snapshots that a device holds which nothing may wait for: the last turns of a conversation.
+const SNAPSHOTS_ON_DEVICE: usize = 4;
+
+/// Loads an opened model into a backend; `settled` waits until that has taken in what it was given.
 pub async fn load<F: RemoteFile + MaybeShared + 'static>(
     opened: Opened<F>,
     backend: Box<dyn Backend>,
     settings: &OpenSettings,
     milliseconds: fn() -> f64,
     on_event: &mut dyn FnMut(OpenEvent),
+    settled: impl AsyncFn() -> Result<(), BackendError>,
 ) -> Result<Session, WebError> {
     let Opened { model, files } = opened;
-    let mut loading = model.begin_loading(backend, &load_options(settings))?;
+    let options = load_options(settings, backend.may_block());
+    let mut loading = model.begin_loading(backend, &options)?;
     loading.notes().into_iter().for_each(|note| on_event(OpenEvent::Note(note)));
+    let mut settled_at = 0;
     while let Some(ranges) = loading.next_ranges() {
         fetch_all(&files, &ranges).await?;
         loading.load_next()?;
         let progress = loading.progress();
         on_event(OpenEvent::Loaded(progress.done, progress.total));
+        if progress.done - settled_at >= UNSETTLED_BYTES {
+            settled_at = progress.done;
+            settled().await?;
+        }
     }
     let engine = loading.finish()?;
+    settled().await?;
     // Its sizes are in the headers, and what finds them reads the factors once more.
     fetch_all(&files, &model.factor_ranges()).await?;
     let view = fetching(&files, || model_view(&model, &engine)).await?;
     Ok(Session::new(&model, engine, view, milliseconds))
 }
 
-fn load_options(settings: &OpenSettings) -> LoadOptions {
+fn load_options(settings: &OpenSettings, may_block: bool) -> LoadOptions {
     let prefix_cache = (settings.prefix_cache_bytes > 0).then_some(PrefixCacheConfig {
         bytes: settings.prefix_cache_bytes,
         every: None,
         spills: false,
+    });
+    let on_device = SnapshotRoom { count: SNAPSHOTS_ON_DEVICE, tokens: 0, slots: SNAPSHOTS_ON_DEVICE };
+    // What may be waited for shares the memory of this module.
+    let memory = settings.memory_bytes.map(|bytes| match may_block {
+        true => MemoryBudget { host: Some(bytes), device: None },
+        false => MemoryBudget { host: None, device: Some(bytes) },
     });
     LoadOptions {
         sequences: settings.sequences.max(1),
         context_tokens: settings.context_tokens,
         step_tokens: settings.step_tokens.max(1),
         prefix_cache,
+        snapshots: if may_block { SnapshotRoom::default() } else { on_device },
         embeddings: true,
         expert_counts: true,
-        memory: settings.memory_bytes.map(|bytes| MemoryBudget { host: Some(bytes), device: None }),
+        memory,
         ..LoadOptions::default()
     }
 }

@@ -80,7 +80,14 @@ fn session(bytes: Vec<u8>, settings: &OpenSettings) -> Result<(Session, u64, Vec
     let opened = now(open("remote.gguf", vec![file], Map::new()))?;
     let mut events = Vec::new();
     let backend = CpuBackend::new(CpuOptions { threads: 2, ..CpuOptions::default() })?;
-    let session = now(load(opened, Box::new(backend), settings, || 0.0, &mut |event| events.push(event)))?;
+    let session = now(load(
+        opened,
+        Box::new(backend),
+        settings,
+        || 0.0,
+        &mut |event| events.push(event),
+        async || Ok(()),
+    ))?;
     let largest = fetched.lock().unwrap().largest;
     Ok((session, largest, events))
 }

@@ -74,11 +74,12 @@ fn e4m3_code(value: f32) -> u32 {
 
 fn e4m3_value(code: u32) -> f32 {
     let size = code & 0x7fu;
-    var value = bitcast<f32>((size << 20u) + 0x3c000000u);
+    var bits = (size << 20u) + 0x3c000000u;
     if (size < 8u) {
-        value = f32(size) * 0.001953125;
+        bits = bitcast<u32>(f32(size) * 0.001953125);
     } else if (size == 0x7fu) {
-        value = bitcast<f32>(0x7fc00000u);
+        // Of a constant, browsers refuse to make what is not a number.
+        bits = 0x7fc00000u;
     }
-    return bitcast<f32>(bitcast<u32>(value) | ((code & 0x80u) << 24u));
+    return bitcast<f32>(bits | ((code & 0x80u) << 24u));
 }

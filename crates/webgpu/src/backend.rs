@@ -24,6 +24,7 @@ use crate::program::{Compiled, Part, Places, Surroundings};
 use crate::step_table::{PreviousRows, Surroundings as StepSurroundings, Table};
 use crate::steps::{CHOICE_ROWS, Results, Steps};
 use crate::vectors::Vectors;
+use crate::watcher::Watcher;
 use crate::weights::{self, Weight};
 
 /// Steps that may be on their way: while one runs, the next is queued.
@@ -42,6 +43,8 @@ pub struct WebGpuOptions {
     pub limits: Limits,
     /// Bytes that the caller knows to be free on the device: no interface tells.
     pub memory_bytes: Option<u64>,
+    /// What the caller knows the device as: browsers tell its name to scripts alone.
+    pub name: Option<String>,
 }
 
 /// Words of the parts of the arena's buffer.
@@ -110,7 +113,8 @@ pub struct WebGpuBackend {
 impl WebGpuBackend {
     /// Opens a device. Kernels are compiled when a program first needs them.
     pub async fn open(options: &WebGpuOptions) -> Result<WebGpuBackend, NoDevice> {
-        let device = Device::open(options.device, options.limits).await?;
+        let mut device = Device::open(options.device, options.limits).await?;
+        device.info.name = options.name.clone().unwrap_or(device.info.name);
         let refused = |error: BackendError| NoDevice::Refused {
             name: device.info.name.clone(),
             reason: error.to_string(),
@@ -170,6 +174,11 @@ impl WebGpuBackend {
     pub fn destroyer(&self) -> impl FnOnce() + use<> {
         let device = self.device.device.clone();
         move || device.destroy()
+    }
+
+    /// What awaits the device, for callers that may not block.
+    pub fn watcher(&self) -> Watcher {
+        Watcher::of(&self.device)
     }
 
     /// Tries the device with tasks whose results are known, from a bare dispatch up.
@@ -366,6 +375,10 @@ impl Backend for WebGpuBackend {
         QUEUE_DEPTH
     }
 
+    fn may_block(&self) -> bool {
+        !cfg!(target_family = "wasm")
+    }
+
     fn load_weight(&mut self, key: &WeightKey, source: &dyn WeightSource) -> Result<(), BackendError> {
         if self.weights.contains_key(key) {
             return Ok(());
@@ -443,7 +456,7 @@ impl Backend for WebGpuBackend {
         let ticket = self.steps.next_ticket();
         let chosen_here = self.write_table(id, step, ticket, previous)?;
         let (around, programs, vectors, pipelines) = self.surroundings();
-        programs[id.0].bind(&around, vectors, pipelines)?;
+        programs[id.0].bind(&around, vectors, pipelines, step)?;
         let encoder = self.encode(id, step)?;
         self.last = Some(id);
         let program = &self.programs[id.0];

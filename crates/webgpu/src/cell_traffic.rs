@@ -75,7 +75,7 @@ impl CellTraffic {
         }
         let submission = device.queue.submit([encoder.finish()]);
         device.faults.check("reading a cell")?;
-        self.exports.insert(ticket, (ReadBack::of(buffer, submission), bytes));
+        self.exports.insert(ticket, (ReadBack::of(device, buffer, submission), bytes));
         Ok(())
     }
 

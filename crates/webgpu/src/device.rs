@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::faults::Faults;
+use crate::watcher::Arrivals;
 
 /// What an adapter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,6 +108,8 @@ pub(crate) struct Device {
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
     pub faults: Faults,
+    /// Told when results can be read, and when the device is lost.
+    pub arrivals: Arrivals,
 }
 
 fn instance() -> wgpu::Instance {
@@ -124,7 +127,10 @@ fn info_of(number: usize, adapter: &wgpu::Adapter) -> DeviceInfo {
     DeviceInfo {
         number,
         name: if info.name.is_empty() { "GPU".into() } else { info.name.clone() },
-        api: format!("{:?}", info.backend).to_lowercase(),
+        api: match info.backend {
+            wgpu::Backend::BrowserWebGpu => "browser".into(),
+            api => format!("{api:?}").to_lowercase(),
+        },
         driver: [info.driver, info.driver_info].join(" ").trim().to_owned(),
         kind: match info.device_type {
             wgpu::DeviceType::DiscreteGpu => DeviceKind::Discrete,
@@ -222,8 +228,9 @@ impl Device {
         let opened = adapter.request_device(&descriptor).await;
         let (device, queue) = opened
             .map_err(|error| NoDevice::Refused { name: info.name.clone(), reason: error.to_string() })?;
-        let faults = Faults::of(&device);
-        Ok(Device { info, device, queue, faults })
+        let arrivals = Arrivals::default();
+        let faults = Faults::of(&device, &arrivals);
+        Ok(Device { info, device, queue, faults, arrivals })
     }
 
     /// Bytes of the largest shard of a weight: a multiple of a vector of four words.

@@ -191,7 +191,7 @@ impl<'a> Bench<'a> {
         let mut encoder = self.device.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&self.arena, 0, &buffer, 0, Some(words as u64 * 4));
         let submission = self.device.queue.submit([encoder.finish()]);
-        let read = ReadBack::of(buffer, submission);
+        let read = ReadBack::of(self.device, buffer, submission);
         read.arrival(self.device, "reading a check's results").await?;
         let mut all = Vec::with_capacity(words);
         read.take(words * 4, |bytes| {

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use mambo_kernel::BackendError;
 
+use crate::watcher::Arrivals;
+
 /// The backend's name in errors.
 pub(crate) const BACKEND: &str = "webgpu";
 
@@ -25,8 +27,8 @@ struct Reported {
 pub(crate) struct Faults(Arc<Mutex<Reported>>);
 
 impl Faults {
-    /// Listens to a device.
-    pub fn of(device: &wgpu::Device) -> Faults {
+    /// Listens to a device; its loss is an arrival.
+    pub fn of(device: &wgpu::Device, arrivals: &Arrivals) -> Faults {
         let faults = Faults::default();
         let own = faults.clone();
         device.on_uncaptured_error(Arc::new(move |error| {
@@ -37,16 +39,22 @@ impl Faults {
             // The first is the cause, the rest follow from it.
             own.lock().error.get_or_insert(kept);
         }));
-        let own = faults.clone();
+        let (own, arrivals) = (faults.clone(), arrivals.clone());
         device.set_device_lost_callback(move |reason, message| {
             let text = if message.is_empty() { format!("{reason:?}") } else { message };
             own.lock().lost.get_or_insert(text);
+            arrivals.tell();
         });
         faults
     }
 
     fn lock(&self) -> MutexGuard<'_, Reported> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Why the device is lost, if it is.
+    pub fn lost(&self) -> Option<String> {
+        self.lock().lost.clone()
     }
 
     /// The error that was reported since, while doing `what`; a lost device stays lost.

@@ -23,6 +23,7 @@ mod step_table;
 mod steps;
 mod stored;
 mod vectors;
+mod watcher;
 mod weights;
 
 pub use backend::{WebGpuBackend, WebGpuOptions};
@@ -31,6 +32,7 @@ pub use device::{DeviceInfo, DeviceKind, Limits, NoDevice};
 pub use device::{block_on, devices};
 pub use diagnosis::Diagnosis;
 pub use source::Specialisation;
+pub use watcher::Watcher;
 
 /// Everything that tests compile: every form of every kernel, at the sizes that are met most and some odd ones.
 pub fn specialisations() -> Vec<Specialisation> {

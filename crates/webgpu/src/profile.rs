@@ -68,7 +68,7 @@ fn device_times(
     encoder.resolve_query_set(&set, 0..count, &resolved, 0);
     let buffer = device.read_back(bytes as usize, "times of calls")?;
     encoder.copy_buffer_to_buffer(&resolved, 0, &buffer, 0, Some(bytes));
-    let read = ReadBack::of(buffer, device.queue.submit([encoder.finish()]));
+    let read = ReadBack::of(device, buffer, device.queue.submit([encoder.finish()]));
     while !read.has_arrived(device, Wait::Block, "times of calls")? {}
     let mut times = Vec::with_capacity(calls.len());
     let nanoseconds = f64::from(device.queue.get_timestamp_period());

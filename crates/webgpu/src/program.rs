@@ -30,12 +30,13 @@ pub(crate) struct Places {
 /// A launch with its buffers.
 struct Bound {
     launch: Launch,
-    pipeline: wgpu::ComputePipeline,
+    /// Its pipeline, and that of what follows every dispatch; none until they are compiled.
+    pipelines: Option<(wgpu::ComputePipeline, Option<wgpu::ComputePipeline>)>,
     group: wgpu::BindGroup,
     /// Byte of its first parameters.
     params_at: u32,
-    /// What follows every dispatch, and the byte of its first parameters.
-    then: Option<(wgpu::ComputePipeline, u32)>,
+    /// Byte of the first parameters of what follows.
+    then_at: u32,
 }
 
 /// The launches of a program.
@@ -69,6 +70,7 @@ pub(crate) enum Part {
     BeforeChoosing,
     Choosing,
     /// One call alone.
+    #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "no call is timed in a browser"))]
     Call(usize),
 }
 
@@ -220,12 +222,32 @@ impl Compiled {
         Ok(self.launches(around, vectors)?.1)
     }
 
-    /// Binds the calls to these buffers, unless they are.
+    /// Binds the calls to these buffers, unless they are, and compiles their kernels: in a browser, where that is slow,
+    /// those that this step needs.
     pub fn bind(
         &mut self,
         around: &Surroundings,
         vectors: &mut Vectors,
         pipelines: &mut Pipelines,
+        step: &StepInputs,
+    ) -> Result<(), BackendError> {
+        self.bind_buffers(around, vectors, pipelines)?;
+        let facts = StepFacts::of(step);
+        let (_, BoundProgram { begin, calls, end }) = self.bound.as_mut().expect("it was bound");
+        for bound in begin.iter_mut().chain(calls.iter_mut().flatten()).chain(end) {
+            if bound.pipelines.is_none() && (!cfg!(target_family = "wasm") || bound.runs_in(&facts)) {
+                bound.compile(around.device, pipelines)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Binds the calls to these buffers, unless they are.
+    fn bind_buffers(
+        &mut self,
+        around: &Surroundings,
+        vectors: &mut Vectors,
+        pipelines: &Pipelines,
     ) -> Result<(), BackendError> {
         if self.bound.as_ref().is_some_and(|(generation, _)| *generation == around.generation) {
             return Ok(());
@@ -253,8 +275,7 @@ impl Compiled {
         let params = around.device.uniform(words.len() * 4, "parameters of kernels")?;
         around.device.queue.write_buffer(&params, 0, &bytes_of(&words));
         let vectors = vectors.upload(around.device)?;
-        let mut bind = |launch: Launch, [params_at, then_at]: [u32; 2]| {
-            let pipeline = pipelines.get(around.device, &launch.kernel)?;
+        let bind = |launch: Launch, [params_at, then_at]: [u32; 2]| {
             let buffers = Bindings {
                 arena: around.arena,
                 step: around.step,
@@ -264,17 +285,11 @@ impl Compiled {
                 cache: launch.cache.as_ref().unwrap_or(around.unused[1]),
             };
             let group = pipelines.bind(&around.device.device, &buffers);
-            let then = match &launch.then {
-                Some(then) => Some((pipelines.get(around.device, &then.kernel)?, then_at)),
-                None => None,
-            };
-            Ok(Bound { launch, pipeline, group, params_at, then })
+            Bound { launch, pipelines: None, group, params_at, then_at }
         };
-        let mut bound = Vec::with_capacity(lists.len());
+        let mut bound: Vec<Vec<Bound>> = Vec::with_capacity(lists.len());
         for (launches, places) in lists.into_iter().zip(places) {
-            let own: Result<Vec<Bound>, BackendError> =
-                launches.into_iter().zip(places).map(|(launch, at)| bind(launch, at)).collect();
-            bound.push(own?);
+            bound.push(launches.into_iter().zip(places).map(|(launch, at)| bind(launch, at)).collect());
         }
         around.device.faults.check("binding a program")?;
         let end = bound.pop().expect("an end");
@@ -317,6 +332,20 @@ impl Compiled {
 }
 
 impl Bound {
+    /// Whether a step dispatches it.
+    fn runs_in(&self, facts: &StepFacts) -> bool {
+        let mut runs = false;
+        (self.launch.dispatch)(facts, &mut |_, grid| runs |= !grid.contains(&0));
+        runs
+    }
+
+    fn compile(&mut self, device: &Device, pipelines: &mut Pipelines) -> Result<(), BackendError> {
+        let own = pipelines.get(device, &self.launch.kernel)?;
+        let then = self.launch.then.as_ref().map(|then| pipelines.get(device, &then.kernel)).transpose()?;
+        self.pipelines = Some((own, then));
+        Ok(())
+    }
+
     fn encode(&self, facts: &StepFacts, pass: &mut wgpu::ComputePass) {
         (self.launch.dispatch)(facts, &mut |variant, grid| {
             if grid.contains(&0) {
@@ -327,9 +356,10 @@ impl Bound {
                 pass.set_bind_group(0, &self.group, &[params_at + variant as u32 * PARAMS_BYTES as u32]);
                 pass.dispatch_workgroups(x, y, z);
             };
-            run(&self.pipeline, self.params_at, grid);
-            if let (Some((pipeline, params_at)), Some(then)) = (&self.then, &self.launch.then) {
-                run(pipeline, *params_at, (then.grid)(grid));
+            let (own, following) = self.pipelines.as_ref().expect("what a step runs was compiled");
+            run(own, self.params_at, grid);
+            if let (Some(pipeline), Some(then)) = (following, &self.launch.then) {
+                run(pipeline, self.then_at, (then.grid)(grid));
             }
         });
     }

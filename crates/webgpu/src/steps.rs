@@ -1,14 +1,14 @@
 //! Steps between being submitted and being collected: the buffers that the host reads, and whose choices are kept.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
 
 use mambo_kernel::{BackendError, CHOICES_KEPT, Elem, Operand, Place, StepInputs, StepResults, Ticket, Wait};
 
 use crate::device::Device;
 use crate::faults::failed;
+use crate::watcher::Watcher;
 
 /// Rows of choices that the device keeps: those of the step that runs, and of the ones before it.
 pub(crate) const CHOICE_ROWS: usize = CHOICES_KEPT + 1;
@@ -21,38 +21,32 @@ const FAILED: u8 = 2;
 pub(crate) struct ReadBack {
     buffer: wgpu::Buffer,
     state: Arc<AtomicU8>,
-    /// Who is told when it has been.
-    waker: Arc<Mutex<Option<Waker>>>,
     #[cfg_attr(target_family = "wasm", expect(dead_code, reason = "nothing waits in a browser"))]
     submission: wgpu::SubmissionIndex,
 }
 
 impl ReadBack {
     /// Asks for a buffer that this submission, or one before it, filled.
-    pub fn of(buffer: wgpu::Buffer, submission: wgpu::SubmissionIndex) -> ReadBack {
+    pub fn of(device: &Device, buffer: wgpu::Buffer, submission: wgpu::SubmissionIndex) -> ReadBack {
         let state = Arc::new(AtomicU8::new(PENDING));
-        let waker = Arc::new(Mutex::new(None::<Waker>));
-        let (own, told) = (Arc::clone(&state), Arc::clone(&waker));
+        let (own, arrivals) = (Arc::clone(&state), device.arrivals.clone());
         buffer.slice(..).map_async(wgpu::MapMode::Read, move |result| {
             own.store(if result.is_ok() { ARRIVED } else { FAILED }, Ordering::Release);
-            let waker = told.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-            waker.into_iter().for_each(Waker::wake);
+            arrivals.tell();
         });
-        ReadBack { buffer, state, waker, submission }
+        ReadBack { buffer, state, submission }
     }
 
     /// Waits until it has arrived; natively whoever waits has to ask again and again.
     pub async fn arrival(&self, device: &Device, what: &str) -> Result<(), BackendError> {
-        std::future::poll_fn(|context| {
-            let waker = context.waker().clone();
-            *self.waker.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(waker);
-            match self.has_arrived(device, Wait::Poll, what) {
-                Ok(false) => Poll::Pending,
-                Ok(true) => Poll::Ready(Ok(())),
-                Err(error) => Poll::Ready(Err(error)),
+        let watcher = Watcher::of(device);
+        loop {
+            let arrival = watcher.arrival();
+            if self.has_arrived(device, Wait::Poll, what)? {
+                return Ok(());
             }
-        })
-        .await
+            arrival.await;
+        }
     }
 
     /// Whether it has arrived; in a browser nothing waits.
@@ -206,7 +200,7 @@ impl Steps {
             }
         }
         let submission = device.queue.submit([encoder.finish()]);
-        let read = buffer.map(|buffer| ReadBack::of(buffer, submission));
+        let read = buffer.map(|buffer| ReadBack::of(device, buffer, submission));
         self.in_flight.push(InFlight { ticket, read, bytes, tokens, fetched });
         device.faults.check("submitting a step")
     }

@@ -280,10 +280,26 @@ fn pack<'a, 'b>(
     if let [job] = jobs {
         return Ok(vec![one(job)?]);
     }
+    side_by_side(jobs, one)
+}
+
+/// Jobs on threads of their own.
+#[cfg(not(target_family = "wasm"))]
+fn side_by_side<'b, J: Sync, T: Send>(
+    jobs: &'b [J],
+    one: impl Fn(&'b J) -> Result<T, String> + Sync,
+) -> Result<Vec<T>, String> {
+    let one = &one;
     std::thread::scope(|scope| {
-        let running: Vec<_> = jobs.iter().map(|job| scope.spawn(|| one(job))).collect();
+        let running: Vec<_> = jobs.iter().map(|job| scope.spawn(move || one(job))).collect();
         running.into_iter().map(|thread| thread.join().expect("packing does not panic")).collect()
     })
+}
+
+/// Jobs one after the other: there are no threads.
+#[cfg(target_family = "wasm")]
+fn side_by_side<'b, J, T>(jobs: &'b [J], one: impl Fn(&'b J) -> Result<T, String>) -> Result<Vec<T>, String> {
+    jobs.iter().map(one).collect()
 }
 
 /// Queues writing packed rows.

@@ -20,13 +20,16 @@ export function findChromium() {
 }
 
 export class Browser {
+  /** How long pages wait for what is to come. */
+  waitMs = WAIT_MS;
   #process;
   #folder;
   #next = 1;
   #waiting = new Map();
   #pages = new Map();
 
-  static async start() {
+  /** With further flags of Chromium's. */
+  static async start(flags = []) {
     const browser = new Browser();
     browser.#folder = await mkdtemp(join(tmpdir(), "page-test-"));
     browser.#process = spawn(
@@ -42,6 +45,7 @@ export class Browser {
         // Without a display Chromium sees no mouse; a desk has one.
         "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",
         `--user-data-dir=${browser.#folder}`,
+        ...flags,
         "about:blank",
       ],
       { stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"] },
@@ -130,7 +134,7 @@ class Page {
 
   /** Waits until an expression or function holds. */
   async until(code, ...args) {
-    const end = Date.now() + WAIT_MS;
+    const end = Date.now() + this.browser.waitMs;
     while (Date.now() < end) {
       const value = await this.evaluate(code, ...args).catch(() => null);
       if (value) return value;
