@@ -14,7 +14,7 @@ use super::declaration::{Binding, Declaration};
 use super::ssm_head::{Chunk, Head, HeadPlace, chunk_floats};
 use super::{Cx, Scratch, ScratchNeed, Work};
 use crate::cache::CacheViews;
-use crate::isa::Isa;
+use crate::isa::{Isa, Vectorized};
 use crate::shared::View;
 use crate::simd::Simd;
 use crate::stored::{Bf16, F16, F32, StoredState};
@@ -188,20 +188,13 @@ impl<'a> SlotPart<'a> {
         floats: &mut [f32],
         out: &mut [&mut [f32]; SSM_CHUNK],
     ) {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            match self.layout.elem {
-                StateElem::F32 => self.head_in::<S, F32>(chunk, start, turn, weights, floats, out),
-                StateElem::F16 => self.head_in::<S, F16>(chunk, start, turn, weights, floats, out),
-                StateElem::BF16 => self.head_in::<S, Bf16>(chunk, start, turn, weights, floats, out),
-            }
-        }
+        S::call(OneHead { part: self, chunk, start, turn, weights, floats, out });
     }
 
     /// The same with states of one type.
     ///
     /// # Safety
-    /// As above.
+    /// As for [`SlotPart::head`].
     #[inline(always)]
     unsafe fn head_in<S: Simd, E: StoredState>(
         &self,
@@ -228,6 +221,35 @@ impl<'a> SlotPart<'a> {
             // SAFETY: as above.
             let (next, seed) = unsafe { self.next_state(start, head) };
             chunk.advance::<S, E>(&own, start == 0, seed, next, scaled);
+        }
+    }
+}
+
+/// The call of [`SlotPart::head`]: most of the code of `ssm_scan` and of `ssm_step`.
+struct OneHead<'a, 'c, 'o> {
+    part: &'a SlotPart<'a>,
+    chunk: &'a Chunk<'c>,
+    start: usize,
+    turn: Turn,
+    weights: [&'a [f32]; 2],
+    floats: &'a mut [f32],
+    out: &'a mut [&'o mut [f32]; SSM_CHUNK],
+}
+
+impl Vectorized for OneHead<'_, '_, '_> {
+    type Output = ();
+    type Home = SsmScan;
+
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let OneHead { part, chunk, start, turn, weights, floats, out } = self;
+        // SAFETY: guaranteed by the caller of `SlotPart::head`.
+        unsafe {
+            match part.layout.elem {
+                StateElem::F32 => part.head_in::<S, F32>(chunk, start, turn, weights, floats, out),
+                StateElem::F16 => part.head_in::<S, F16>(chunk, start, turn, weights, floats, out),
+                StateElem::BF16 => part.head_in::<S, Bf16>(chunk, start, turn, weights, floats, out),
+            }
         }
     }
 }
