@@ -24,7 +24,7 @@ runs_emulated_gpu() {
 runs_webgpu_in_software() {
   run_test webgpu contracts \
     add relu2 bias concat gather_rows soft_cap glu embed matmul moe_matmul moe_bias moe_combine moe_route \
-    rms_norm head_norm layer_norm gated_group_norm rope ssm_dt ssm_conv short_conv ssm_scan ssm_step delta_scan choose
+    rms_norm head_norm layer_norm gated_group_norm quantize rope ssm_dt ssm_conv short_conv ssm_scan ssm_step delta_scan choose
   # Whole models; mlx-4bit is not among them: its weights are rounded to f16 there.
-  run_test engine webgpu dense moe modelopt-nvfp4 modelopt-fp8 modelopt-mixed snapshots faults
+  run_test engine webgpu dense moe modelopt-nvfp4 modelopt-fp8 modelopt-mixed integers snapshots faults
 }

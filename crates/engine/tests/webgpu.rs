@@ -1,23 +1,29 @@
 //! The engine on WebGPU: `webgpu [PART]...`, all parts unless some are named. A golden checkpoint's name compares it whole, in
 //! chunks and in company, and its answers alone and beside others, whose steps run other kernels; that of a quantised one
-//! compares it whole; `snapshots` moves sessions from and to the CPU; `faults` are a lost device, and memory that does not
-//! suffice.
+//! compares it whole; `integers` compares a model whose activations are rounded in chunks and in company, and with its
+//! weights widened; `snapshots` moves sessions from and to the CPU; `faults` are a lost device, and memory that does not suffice.
 
+#[path = "../../model/tests/common/mod.rs"]
+mod common;
 mod golden_files;
 mod loaded;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use common::tiny::{config, gguf};
 use golden_files::{expected, largest_difference, score};
 use loaded::{CASES, On, QUANTIZED, Setup, folder, load, load_folder, load_with, quantized_folder};
 use mambo_engine::{Choice, Engine, EngineError, Event, FinishReason, Request, SamplingParams, Snapshot};
+use mambo_tensor::DType;
 use mambo_webgpu::{WebGpuBackend, WebGpuOptions, devices};
+use serde_json::json;
 
 type Part = fn() -> Result<(), String>;
 
 /// What is no golden checkpoint.
-const PARTS: [(&str, Part); 2] = [("snapshots", snapshots), ("faults", faults)];
+const PARTS: [(&str, Part); 3] = [("integers", integers), ("snapshots", snapshots), ("faults", faults)];
 
 fn main() -> ExitCode {
     if devices().is_empty() {
@@ -76,12 +82,16 @@ fn answers(engine: &mut Engine, prompts: &[Vec<u32>]) -> Vec<Vec<Choice>> {
 }
 
 fn company(case: &str) -> Result<(), String> {
+    company_of(&folder(case))
+}
+
+fn company_of(path: &Path) -> Result<(), String> {
     let prompts: Vec<Vec<u32>> =
         [5u32, 40, 19].into_iter().map(|len| (0..len).map(|i| (i * 7 + len) % 90).collect()).collect();
-    let mut alone = load(case, On::WebGpu, Setup { sequences: 1, ..Setup::default() });
+    let mut alone = load_folder(path, On::WebGpu, Setup { sequences: 1, ..Setup::default() });
     let want: Vec<_> =
         prompts.iter().map(|prompt| answers(&mut alone, std::slice::from_ref(prompt)).remove(0)).collect();
-    let mut together = load(case, On::WebGpu, Setup { sequences: 3, ..Setup::default() });
+    let mut together = load_folder(path, On::WebGpu, Setup { sequences: 3, ..Setup::default() });
     let got = answers(&mut together, &prompts);
     match (0..prompts.len()).find(|i| got[*i] != want[*i] || want[*i].is_empty()) {
         None => Ok(()),
@@ -96,6 +106,47 @@ fn quantised(case: &str) -> Result<(), String> {
     let (logits, _) = score(&mut load_folder(&folder, On::WebGpu, Setup::default()), &want.ids, 64, 0);
     let off = largest_difference(&logits, &want.logits);
     if off > 2e-3 { Err(format!("logits are off by {off}")) } else { Ok(()) }
+}
+
+/// A model with every kind of layer whose products are sums of integers. What rounding rows costs is far below what a wrong
+/// product would; bits are the same however a text is cut.
+fn integers() -> Result<(), String> {
+    let mut config = config("MEM*E-", 256);
+    let sizes = [
+        ("vocab_size", 96),
+        ("num_attention_heads", 4),
+        ("num_key_value_heads", 2),
+        ("head_dim", 64),
+        ("mamba_num_heads", 8),
+        ("mamba_head_dim", 32),
+        ("ssm_state_size", 16),
+        ("n_groups", 2),
+        ("conv_kernel", 4),
+        ("n_routed_experts", 10),
+        ("num_experts_per_tok", 3),
+        ("moe_intermediate_size", 256),
+        ("moe_shared_expert_intermediate_size", 512),
+        ("intermediate_size", 512),
+    ];
+    sizes.into_iter().for_each(|(key, value)| config[key] = json!(value));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("integers.gguf");
+    let ids: Vec<u32> = (0..70).map(|i| i * 37 % 96).collect();
+    gguf(&path, &config, |_| DType::Q6K, &[]);
+    let mut engine = load_folder(&path, On::WebGpu, Setup::default());
+    let whole = score(&mut engine, &ids, 64, 0);
+    let widened = Setup { widened: true, ..Setup::default() };
+    let wide = score(&mut load_folder(&path, On::WebGpu, widened), &ids, 64, 0).0;
+    let largest = wide.iter().fold(0f32, |most, logit| logit.abs().max(most));
+    let off = largest_difference(&whole.0, &wide) / largest;
+    if off.is_nan() || off > 0.02 {
+        return Err(format!("logits are off by {off} of the largest"));
+    }
+    for (chunk, companions) in [(1, 0), (7, 2)] {
+        if score(&mut engine, &ids, chunk, companions) != whole {
+            return Err(format!("bits change with chunk {chunk}, {companions} companions"));
+        }
+    }
+    company_of(&path)
 }
 
 /// Tokens of an answer and the snapshot that was asked for, or why it failed.

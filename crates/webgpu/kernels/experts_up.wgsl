@@ -3,19 +3,22 @@
 //
 // A workgroup has outputs of one expert and a row: x the chosen experts in turn and then the constant one, y and z the
 // row. Each makes the choice for itself; the first of a row writes it down, where the program shows it and for
-// experts_down.wgsl, which finds the constant expert's values first, then those of the chosen.
-// Constants: CHOICES, TOP_K, NORMALIZE, and those of few.wgsl with TILE_ROWS = 1.
+// the second part, which finds the constant expert's values first, then those of the chosen.
+// Constants: CHOICES, TOP_K, NORMALIZE, and those of few_f32.wgsl with TILE_ROWS = 1.
 #include "common.wgsl"
 #include "math.wgsl"
 #include "route_key.wgsl"
 #include "weight_$WEIGHT.wgsl"
 #include "fours.wgsl"
-#include "few.wgsl"
+#include "few_$SUMS.wgsl"
+#include "experts_hidden_$SUMS.wgsl"
 
 const OUTPUTS: u32 = 4u * TEAMS;
+const CHOICE_VECTORS: u32 = (CHOICES + 3u) / 4u;
 
 var<workgroup> scores: array<f32, CHOICES>;
-var<workgroup> keys: array<u32, CHOICES>;
+// In fours, the last of them filled up with zeros, which come last.
+var<workgroup> keys: array<vec4<u32>, CHOICE_VECTORS>;
 var<workgroup> ids: array<u32, TOP_K>;
 var<private> own_row: u32;
 
@@ -29,18 +32,27 @@ fn padded(outputs: u32) -> u32 {
 }
 
 fn choose(row: u32, thread: u32) {
-    for (var e = thread; e < CHOICES; e += THREADS) {
-        scores[e] = sigmoid(load(p.logits, row, e));
-        keys[e] = order_key(scores[e] + vector_at(p.bias + e));
+    for (var v = thread; v < CHOICE_VECTORS; v += THREADS) {
+        var own = vec4<u32>(0u);
+        for (var i = 0u; i < 4u; i++) {
+            let e = v * 4u + i;
+            if (e < CHOICES) {
+                scores[e] = sigmoid(load(p.logits, row, e));
+                own[i] = order_key(scores[e] + vector_at(p.bias + e));
+            }
+        }
+        keys[v] = own;
     }
     workgroupBarrier();
     for (var e = thread; e < CHOICES; e += THREADS) {
-        let key = keys[e];
-        var place = 0u;
-        for (var other = 0u; other < CHOICES; other++) {
-            let comes_first = keys[other] > key || (keys[other] == key && other < e);
-            place += select(0u, 1u, comes_first);
+        let key = vec4<u32>(keys[e >> 2u][e & 3u]);
+        var places = vec4<u32>(0u);
+        for (var v = 0u; v < CHOICE_VECTORS; v++) {
+            let others = vec4<u32>(4u * v) + vec4<u32>(0u, 1u, 2u, 3u);
+            let comes_first = (keys[v] > key) | ((keys[v] == key) & (others < vec4<u32>(e)));
+            places += select(vec4<u32>(0u), vec4<u32>(1u), comes_first);
         }
+        let place = (places.x + places.y) + (places.z + places.w);
         if (place < TOP_K) {
             ids[place] = e;
         }
@@ -99,10 +111,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let rows = rows_of(weights, expert, first_output + thread / TEAM * 4u);
     let total = product(rows, parts_of(p.experts), p.experts.blocks, 1u, thread);
+    var values = vec4<f32>(0.0);
     if (adds) {
         let positive = max(total * row_factors, vec4<f32>(0.0));
         let outputs = vec4<u32>(own) + vec4<u32>(0u, 1u, 2u, 3u);
-        let values = select(vec4<f32>(0.0), positive * positive, outputs < vec4<u32>(weights.outputs));
-        put_four(p.hidden + row * p.hidden_words + place + own, bitcast<vec4<u32>>(values));
+        values = select(vec4<f32>(0.0), positive * positive, outputs < vec4<u32>(weights.outputs));
     }
+    put_hidden(p.hidden + row * p.hidden_words, place + first_output, values, adds, thread);
 }

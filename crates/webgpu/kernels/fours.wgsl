@@ -1,4 +1,4 @@
-// Four values of a row, or what is left of it, and the factors of four rows of a weight.
+// Four values of a row, or what is left of it.
 
 // Fewer than four values that stand in memory, then zeros.
 fn values_at(at: u32, count: u32) -> vec4<f32> {
@@ -13,15 +13,6 @@ fn values_at(at: u32, count: u32) -> vec4<f32> {
         values.z = bitcast<f32>(word(at + 2u));
     }
     return values;
-}
-
-fn factors_of(weights: Weights, expert: u32, output: u32) -> vec4<f32> {
-    return vec4<f32>(
-        row_factor(weights, row_of(weights, expert, output)),
-        row_factor(weights, row_of(weights, expert, output + 1u)),
-        row_factor(weights, row_of(weights, expert, output + 2u)),
-        row_factor(weights, row_of(weights, expert, output + 3u)),
-    );
 }
 
 // Adds four columns of four outputs, in order.

@@ -1,8 +1,8 @@
 // matmul and moe_matmul for few rows: y[o] = Σ_i W[o,i]·x[i] for every row, then the epilogue. A shard has some of the
 // outputs, or some of the experts.
-// Constants: those of product.wgsl and few.wgsl.
+// Constants: those of product.wgsl and few_f32.wgsl.
 #include "product.wgsl"
-#include "few.wgsl"
+#include "few_$SUMS.wgsl"
 
 // Whether the tile is the only row there is, which need not be looked for.
 const IS_ALONE: bool = EXPERTS == 0u && TILE_ROWS == 1u;

@@ -1,13 +1,13 @@
 // The product into a state-space layer and the first part of its step (ssm_step_columns.wgsl), for the only row of a step: the
 // bits are those of both. A workgroup's first threads have an output each, whose columns before they read ahead.
-// Constants: those of few.wgsl with TILE_ROWS = 1, and of ssm_columns.wgsl with STATE_ELEM.
+// Constants: those of few_f32.wgsl with TILE_ROWS = 1, and of ssm_columns.wgsl with STATE_ELEM.
 #include "common.wgsl"
 #include "math.wgsl"
 #include "slot.wgsl"
 #include "ssm_columns.wgsl"
 #include "weight_$WEIGHT.wgsl"
 #include "fours.wgsl"
-#include "few.wgsl"
+#include "few_$SUMS.wgsl"
 
 var<workgroup> results: array<vec4<f32>, TEAMS>;
 

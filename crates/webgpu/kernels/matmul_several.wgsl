@@ -1,10 +1,10 @@
 // Up to three products of the same row, which may be that of a norm: matmul.wgsl for one row, to the bit. x of the grid is
 // the first one's tiles of outputs, then the second one's, then the third one's.
-// Constants: those of few.wgsl with TILE_ROWS = 1.
+// Constants: those of few_f32.wgsl with TILE_ROWS = 1.
 #include "common.wgsl"
 #include "weight_$WEIGHT.wgsl"
 #include "fours.wgsl"
-#include "few.wgsl"
+#include "few_$SUMS.wgsl"
 
 fn x_word(row: u32) -> u32 {
     return p.x.data;

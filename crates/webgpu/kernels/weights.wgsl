@@ -54,6 +54,15 @@ fn row_factor(weights: Weights, row: u32) -> f32 {
     return bitcast<f32>(matrix_word(row * 4u + weights.factor));
 }
 
+fn factors_of(weights: Weights, expert: u32, output: u32) -> vec4<f32> {
+    return vec4<f32>(
+        row_factor(weights, row_of(weights, expert, output)),
+        row_factor(weights, row_of(weights, expert, output + 1u)),
+        row_factor(weights, row_of(weights, expert, output + 2u)),
+        row_factor(weights, row_of(weights, expert, output + 3u)),
+    );
+}
+
 fn nibbles(codes: vec4<u32>, i: u32) -> vec4<u32> {
     let word = codes[i >> 1u] >> ((i & 1u) * 16u);
     return (vec4<u32>(word) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);

@@ -4,6 +4,7 @@
 
 use mambo_kernel::{Call, Op, Operand, Place, Program};
 
+use crate::activation::I8;
 use crate::kernels::few::takes_norm;
 use crate::kernels::{experts, several, ssm_step};
 
@@ -61,7 +62,10 @@ impl Fusion {
 
 /// Whether products of a row may run at once: nothing else stands between them, and none writes what all read.
 fn are_one(program: &Program, source: &Operand, products: &[usize]) -> bool {
-    let outputs = |product: &usize| program.calls[*product].outputs.iter();
+    let outputs = |product: &usize| {
+        let call = &program.calls[*product];
+        call.outputs.iter().chain(&call.rounded)
+    };
     (2..=several::MOST).contains(&products.len())
         && products.windows(2).all(|pair| pair[0] + 1 == pair[1])
         && !products.iter().flat_map(outputs).any(|output| overlaps(program, output, source))
@@ -75,14 +79,14 @@ fn is_layer(program: &Program, first: usize) -> bool {
         return false;
     }
     let is_read = |call: &usize| {
-        calls[*call]
-            .outputs
-            .iter()
-            .any(|output| is_read_from(program, [first + call, first + experts::CALLS], output))
+        let own = &calls[*call];
+        let mut outputs = own.outputs.iter().chain(&own.rounded);
+        outputs.any(|output| is_read_from(program, [first + call, first + experts::CALLS], output))
     };
     let overlap = |a: &Operand, b: &Operand| overlaps(program, a, b);
     let chosen = &calls[experts::UP_AT];
     let read = [&chosen.inputs[0], &calls[0].inputs[0], &calls[0].outputs[0]];
+    let read: Vec<_> = read.into_iter().chain(&calls[0].rounded).collect();
     let is_clear = |output: &Operand| !read.iter().any(|input| overlap(output, input));
     let (residual, out) = (&calls[0].inputs[0], &calls[experts::DOWN_AT].outputs[0]);
     !experts::HIDDEN.iter().any(is_read)
@@ -97,38 +101,42 @@ fn is_read_from(program: &Program, [maker, end]: [usize; 2], value: &Operand) ->
         if index >= end && call.inputs.iter().any(|input| overlaps(program, input, value)) {
             return true;
         }
-        if call.outputs.iter().any(|output| overlaps(program, output, value)) {
+        if call.outputs.iter().chain(&call.rounded).any(|output| overlaps(program, output, value)) {
             return false;
         }
     }
     program.outputs.iter().any(|output| overlaps(program, &output.operand, value))
 }
 
-/// The products that read a norm, if nothing else does and its source is still there for all of them.
+/// The products that read a norm, rounded or not, if nothing else does and its source is still there for all of them.
 fn readers(program: &Program, at: usize, groups: usize, workgroup_bytes: usize) -> Option<Vec<usize>> {
     let overlap = |a: &Operand, b: &Operand| overlaps(program, a, b);
     let call = &program.calls[at];
     let (norm, source) = (&call.outputs[0], source(call));
-    if program.outputs.iter().any(|output| overlap(&output.operand, norm)) {
+    let mut values: Vec<&Operand> = [norm].into_iter().chain(&call.rounded).collect();
+    if program.outputs.iter().any(|output| values.iter().any(|value| overlap(&output.operand, value))) {
         return None;
     }
     let (mut readers, mut is_gone) = (Vec::new(), false);
     for (later, next) in program.calls.iter().enumerate().skip(at + 1) {
-        let is_written = |operand: &Operand| next.outputs.iter().any(|output| overlap(output, operand));
-        is_gone |= is_written(source);
-        if next.inputs.iter().any(|input| overlap(input, norm)) {
+        let outputs = next.outputs.iter().chain(&next.rounded);
+        is_gone |= outputs.clone().any(|output| overlap(output, source));
+        let is_read = |input: &Operand| values.iter().any(|value| overlap(input, value));
+        if next.inputs.iter().any(is_read) {
             let out = match next.op {
                 Op::Matmul { out, .. } | Op::MoeMatmul { out, .. } => out,
                 _ => return None,
             };
-            let is_read_otherwise = next.inputs[1..].iter().any(|input| overlap(input, norm));
-            let fits = takes_norm(norm.cols, out, groups, workgroup_bytes);
-            if is_gone || is_read_otherwise || next.inputs[0] != *norm || !fits {
+            let x = &next.inputs[0];
+            let fits = takes_norm(x.elem == I8, [norm.cols, out], groups, workgroup_bytes);
+            if is_gone || next.inputs[1..].iter().any(is_read) || !values.contains(&x) || !fits {
                 return None;
             }
             readers.push(later);
         }
-        if is_written(norm) {
+        // Either may make room for another value before the other.
+        values.retain(|value| !outputs.clone().any(|output| overlap(output, value)));
+        if values.is_empty() {
             break;
         }
     }

@@ -4,6 +4,7 @@
 //! Nothing here blocks where nothing may (a browser): an adapter and a device are requested by `async` functions, and
 //! collecting polls. Native helpers that block are in `device.rs`.
 
+mod activation;
 mod backend;
 mod buffers;
 mod caches;

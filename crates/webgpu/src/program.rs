@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::fusion::Fusion;
 use crate::kernels::binding::{Binding, Launch, Norm, StepFacts};
 use crate::kernels::declaration::Bind;
-use crate::kernels::{experts, several, ssm_step, step};
+use crate::kernels::{experts, quantize, several, ssm_step, step};
 use crate::pipelines::{Bindings, PARAMS_BYTES, Pipelines};
 use crate::vectors::Vectors;
 use crate::weights::Weight;
@@ -134,7 +134,10 @@ impl Compiled {
         let mut calls = Calls { compiled: self, around, vectors, fusion: &fusion, need: Cell::new(0) };
         for (index, call) in self.program.calls.iter().enumerate() {
             calls.need.set(0);
-            all.push((around.binds[call.kernel])(&mut calls.of(index)?)?);
+            let mut binding = calls.of(index)?;
+            let mut launches = (around.binds[call.kernel])(&mut binding)?;
+            launches.extend(quantize::rounding(&binding));
+            all.push(launches);
             most = most.max(calls.need.get());
         }
         for &first in &fusion.layers {

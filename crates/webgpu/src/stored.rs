@@ -84,6 +84,11 @@ impl Form {
         }
     }
 
+    /// Whether products with it are sums of integers, of rows that are rounded ([`crate::activation`]).
+    pub fn is_integer(self) -> bool {
+        matches!(self, Form::Q4_0 | Form::Q8_0 | Form::Q4K | Form::Q6K)
+    }
+
     fn has_scales(self) -> bool {
         !matches!(self, Form::F32 | Form::F16 | Form::BF16)
     }
@@ -110,6 +115,7 @@ pub(crate) fn arithmetic(dtype: DType) -> Arithmetic {
     match held(dtype) {
         // Decoded values are rounded to f16, with a power of two per row.
         Some(form) if form.dtype() != dtype => Arithmetic::OffsetF16InF32,
+        Some(form) if form.is_integer() => Arithmetic::Integer,
         _ => Arithmetic::F32,
     }
 }
@@ -210,7 +216,9 @@ impl Packed {
         match dtype {
             DType::Q8_0 => {
                 for block in Q8_0::row(row) {
-                    let codes = block.qs;
+                    // Those of even columns first, as rounded rows have them.
+                    let code = |i: usize| block.qs[i % 16 * 2 + i / 16];
+                    let codes: [u8; BLOCK] = std::array::from_fn(code);
                     self.words.extend(codes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)));
                     self.scales.push(half(block.d));
                 }

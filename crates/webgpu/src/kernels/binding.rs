@@ -167,6 +167,11 @@ impl Binding<'_> {
         self.view(&self.call.outputs[port])
     }
 
+    /// The first output rounded, where the program wants it.
+    pub fn rounded(&self) -> Option<View> {
+        self.call.rounded.as_ref().map(|operand| self.view(operand))
+    }
+
     /// The rows of the first output.
     pub fn rows(&self) -> Rows {
         self.call.outputs[0].rows

@@ -5,8 +5,9 @@ use mambo_kernel::{BackendError, Call, Epilogue, Op, RouteDims, RowBase, Scoring
 
 use super::binding::{Binding, Launch, Norm, rows_grid};
 use super::few::{Few, NormShape};
-use super::matmul::{UNSORTED_TOKENS, is_aligned};
+use super::matmul::is_aligned;
 use super::pointwise::source;
+use crate::activation::BLOCK_WORDS;
 use crate::params::{Params, View, WeightRows, narrow, params};
 use crate::program::Calls;
 use crate::source::{Source, Specialisation};
@@ -42,7 +43,8 @@ params! {
 }
 
 source!(UP, "experts_up", UpParams);
-source!(DOWN, "experts_down", DownParams);
+source!(DOWN, "experts_down_f32", DownParams);
+source!(DOWN_INTEGERS, "experts_down_i8", DownParams);
 
 /// The calls of a layer, one after the other.
 pub(crate) const CALLS: usize = 8;
@@ -60,11 +62,25 @@ pub(crate) const HIDDEN: [usize; 4] = [EXPERTS_UP, EXPERTS_DOWN, COMBINE, SHARED
 /// Where the two launches stand.
 pub(crate) const UP_AT: usize = ROUTE;
 pub(crate) const DOWN_AT: usize = SHARED_DOWN;
-/// Tokens up to which a step runs so: as many as have their pairs unsorted.
-pub(crate) const MOST_TOKENS: usize = UNSORTED_TOKENS;
+/// Tokens up to which a step runs so. Every row reads the constant expert again, and every workgroup of a row chooses again:
+/// for eight that costs more than dispatches do.
+pub(crate) const MOST_TOKENS: usize = 4;
 
 /// Experts that every workgroup chooses among.
 const MOST_EXPERTS: usize = 256;
+
+/// Words of a block of what passes between the launches.
+fn hidden_block_words(form: Form) -> usize {
+    if form.is_integer() { BLOCK_WORDS } else { BLOCK }
+}
+
+/// How the first launch is cut: with rounded values between them, workgroups have whole blocks.
+fn up_few(form: Form, [blocks, outputs]: [usize; 2], room: usize) -> Few {
+    match form.is_integer() {
+        true => Few::of_blocks(blocks, room),
+        false => Few::of(false, true, blocks, outputs, room),
+    }
+}
 
 /// Whether calls are a residual's norm, a router, chosen experts and a constant one, all with `relu2` between two products.
 pub(crate) fn is_layer(calls: &[Call]) -> bool {
@@ -79,7 +95,8 @@ pub(crate) fn is_layer(calls: &[Call]) -> bool {
         _ => false,
     };
     let reads = |reader: usize, port: usize, maker: usize, output: usize| {
-        calls[reader].inputs.get(port) == calls[maker].outputs.get(output)
+        let input = calls[reader].inputs.get(port);
+        input == calls[maker].outputs.get(output) || (output == 0 && input == calls[maker].rounded.as_ref())
     };
     matches!(norm, Op::RmsNorm { .. })
         && matches!(router, Op::Matmul { epilogue: Epilogue::None, .. })
@@ -102,6 +119,7 @@ pub(crate) fn is_layer(calls: &[Call]) -> bool {
         && reads(SHARED_UP, 0, 0, 0)
         && reads(SHARED_DOWN, 0, SHARED_UP, 0)
         && reads(SHARED_DOWN, 1, COMBINE, 0)
+        && calls[SHARED_DOWN].rounded.is_none()
         && calls.iter().flat_map(|call| &call.outputs).all(|output| output.rows.base == RowBase::Tokens)
 }
 
@@ -151,7 +169,7 @@ impl DownShape {
     }
 
     fn kernel(self, form: Form) -> Specialisation {
-        Specialisation::new(&DOWN)
+        Specialisation::new(if form.is_integer() { &DOWN_INTEGERS } else { &DOWN })
             .choose("WEIGHT", form.name())
             .choose("ARENA", "vectors")
             .define("TOP_K", self.top_k)
@@ -176,11 +194,11 @@ pub(crate) fn specialisations() -> Vec<Specialisation> {
         normalize: true,
         scale: 1.0,
     };
-    let few = Few::of(true, 64, 1856, 15 << 10);
+    let few = |form: Form| up_few(form, [64, 1856], 15 << 10);
     let norms = [NormShape::NONE, NormShape { groups: 1, size: 2048 }];
     let down = DownShape::fitting([58, 116], 6, 16 << 10).expect("the released size fits");
     let sized = |form: Form| {
-        norms.map(|norm| up_kernel(form, &nano, few, norm)).into_iter().chain([down.kernel(form)])
+        norms.map(|norm| up_kernel(form, &nano, few(form), norm)).into_iter().chain([down.kernel(form)])
     };
     Form::ALL.into_iter().flat_map(sized).collect()
 }
@@ -245,7 +263,10 @@ pub(crate) fn bind(calls: &mut Calls, first: usize) -> Result<Option<[Vec<Launch
     let binding = calls.of(first + ROUTE)?;
     let Op::MoeRoute(route) = binding.call.op else { binding.wrong_op() };
     let blocks = [up.experts, up.shared].map(|rows| (rows.outputs as usize).div_ceil(BLOCK));
-    let hidden_words = (blocks[1] + route.top_k * blocks[0]) * BLOCK;
+    if up.form.is_integer() != down.form.is_integer() {
+        return Ok(None);
+    }
+    let hidden_words = (blocks[1] + route.top_k * blocks[0]) * hidden_block_words(down.form);
     let (ids, weights, logits) = (binding.output(0), binding.output(1), binding.input(0));
     let bias = binding.vector(0, route.experts)?;
     let rows = binding.max_tokens.min(MOST_TOKENS);
@@ -284,9 +305,10 @@ pub(crate) fn bind(calls: &mut Calls, first: usize) -> Result<Option<[Vec<Launch
 impl Layer {
     /// The first launch: for a single token with its norm where there is one, and for several.
     fn up(&self, up: &Pair, workgroup_bytes: usize) -> Option<Vec<Launch>> {
-        let choosing = self.route.experts * 8 + self.route.top_k * 4 + 64;
+        // Scores, keys in fours, ids, and a block of results.
+        let choosing = self.route.experts * 8 + self.route.top_k * 4 + 256;
         let room = workgroup_bytes.checked_sub(choosing)?;
-        let few = Few::of(true, up.experts.blocks as usize, up.experts.outputs as usize, room);
+        let few = up_few(up.form, [up.experts.blocks as usize, up.experts.outputs as usize], room);
         let params = UpParams {
             x: self.x,
             logits: self.logits,

@@ -1,12 +1,14 @@
 //! `matmul` and `moe_matmul`: a row for every type that is held in its own bits, and one for those that are decoded.
 
-use mambo_kernel::{BackendError, Epilogue, KernelRow, Op, OpKind, Rows, Site};
+use mambo_kernel::{BackendError, Elem, Epilogue, KernelRow, Op, OpKind, Rows, Site};
 use mambo_tensor::DType;
 
 use super::binding::{Binding, Launch, rows_grid};
 use super::declaration::{Bind, Declaration, PACKED};
 use super::few::{Few, NormShape};
 use super::pointwise::source;
+use super::quantize::rounds;
+use crate::activation::I8;
 use crate::params::{Params, View, WeightRows, narrow, params};
 use crate::source::{Source, Specialisation};
 use crate::stored::{Form, arithmetic, held};
@@ -39,6 +41,7 @@ params! {
 
 source!(FEW, "matmul", MatmulParams);
 source!(MANY, "matmul_tile", MatmulParams);
+source!(MANY_INTEGERS, "matmul_tile_i8", MatmulParams);
 source!(SORT, "moe_sort", MoeSortParams);
 
 /// Outputs of a workgroup for many rows (`OUTPUTS` in matmul_tile.wgsl).
@@ -52,7 +55,7 @@ const FEW_ROWS: usize = 16;
 const NARROW_OUTPUTS: usize = 256;
 const NARROW_ROWS: usize = 2048;
 /// Tokens up to which pairs are not sorted: hardly two have the same expert.
-pub(super) const UNSORTED_TOKENS: usize = 8;
+const UNSORTED_TOKENS: usize = 8;
 /// Tokens up to which an expert has few of them.
 const FEW_TOKENS: usize = 128;
 /// Experts that sorting counts in a workgroup's memory.
@@ -111,7 +114,11 @@ impl Kernel {
             Epilogue::Residual => 2,
             _ => 0,
         };
-        let source = if matches!(shape, Shape::Few(_)) { &FEW } else { &MANY };
+        let source = match shape {
+            Shape::Few(_) => &FEW,
+            Shape::Many { .. } if self.form.is_integer() => &MANY_INTEGERS,
+            Shape::Many { .. } => &MANY,
+        };
         let kernel = Specialisation::new(source)
             .choose("WEIGHT", self.form.name())
             .choose("ARENA", if self.is_aligned { "vectors" } else { "words" })
@@ -119,14 +126,19 @@ impl Kernel {
             .define("EPILOGUE", epilogue);
         match shape {
             Shape::Few(few) => few.define(kernel, self.norm),
-            Shape::Many { rows } => kernel.define("TILE_ROWS", rows).define("X_VECTORS", 4 * rows),
+            Shape::Many { rows } => {
+                // Sixteen columns of floats, or eight words of a block's codes.
+                let vectors = if self.form.is_integer() { 2 * rows } else { 4 * rows };
+                kernel.define("TILE_ROWS", rows).define("X_VECTORS", vectors)
+            }
         }
     }
 
     /// All that tests validate.
     fn all(self) -> impl Iterator<Item = Specialisation> {
         let few = [[true, false], [true, true], [false, false]]
-            .map(|[single, is_short]| Few::of(single, 84, if is_short { 16 } else { 4096 }, 16 << 10));
+            .map(|[single, is_short]| (single, if is_short { 16 } else { 4096 }))
+            .map(|(single, outputs)| Few::of(self.form.is_integer(), single, 84, outputs, 16 << 10));
         let many = if self.has_experts { EXPERT_TILE_ROWS } else { TILE_ROWS };
         let shapes = few.into_iter().map(Shape::Few).chain([Shape::Many { rows: many }]);
         let forms = [true, false].map(|is_aligned| Kernel { is_aligned, ..self });
@@ -136,6 +148,15 @@ impl Kernel {
 
 fn sort_kernel(experts: usize, tile_rows: usize) -> Specialisation {
     Specialisation::new(&SORT).define("MAX_EXPERTS", experts).define("TILE_ROWS", tile_rows)
+}
+
+/// What another product reads next is rounded here.
+fn rounds_squares(site: &Site, elem: Elem) -> bool {
+    let epilogue = match site.op {
+        Op::Matmul { epilogue, .. } | Op::MoeMatmul { epilogue, .. } => *epilogue,
+        _ => Epilogue::None,
+    };
+    epilogue == Epilogue::Relu2 && rounds(site, elem)
 }
 
 /// One row of a product, for the types that `accepts` takes.
@@ -169,7 +190,11 @@ fn declare_row(
     if has_experts {
         kernels.push(sort_kernel(128, EXPERT_TILE_ROWS));
     }
-    let change = |row: KernelRow| row.computing(arithmetic(example)).holding(PACKED).accepting(is_for);
+    let is_integer = form.is_integer();
+    let change = |row: KernelRow| {
+        let row = row.computing(arithmetic(example)).holding(PACKED).accepting(is_for);
+        if is_integer { row.reading(I8).rounding(rounds_squares) } else { row }
+    };
     Declaration::new(op, types, kernels, bind).offering(change)
 }
 
@@ -258,7 +283,9 @@ fn bind_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
         let params =
             MatmulParams { residual: binding.optional_input(1), ..shard_params(binding, matrix, shard) };
         let (blocks, outputs) = (params.weights.blocks as usize, params.weights.outputs as usize);
-        let few = |single| Shape::Few(Few::of(single, blocks, outputs, binding.workgroup_bytes));
+        let few = |single| {
+            Shape::Few(Few::of(matrix.form.is_integer(), single, blocks, outputs, binding.workgroup_bytes))
+        };
         let most_few = if outputs <= NARROW_OUTPUTS { NARROW_ROWS } else { FEW_ROWS };
         let ranges = [
             (1..2, few(true)),
@@ -285,7 +312,8 @@ fn bind_moe_matmul(binding: &mut Binding) -> Result<Vec<Launch>, BackendError> {
     let pairs = binding.max_tokens * top_k;
     let tiles_of = move |pairs: usize, rows: usize| pairs / rows + experts.min(pairs);
     let blocks = matrix.shards[0].layout.blocks;
-    let few = |single| Shape::Few(Few::of(single, blocks, out, binding.workgroup_bytes));
+    let few =
+        |single| Shape::Few(Few::of(matrix.form.is_integer(), single, blocks, out, binding.workgroup_bytes));
     // Pairs alone, at first of one token; sorted, few of each expert; sorted, many.
     let ranges = [
         (1..2, few(true)),

@@ -13,6 +13,7 @@ pub(crate) mod matmul;
 pub(crate) mod moe_route;
 pub(crate) mod norm;
 pub(crate) mod pointwise;
+pub(crate) mod quantize;
 pub(crate) mod rope;
 pub(crate) mod several;
 pub(crate) mod slot;
@@ -35,6 +36,7 @@ pub(crate) fn declarations() -> Vec<Declaration> {
         moe_route::declare,
         norm::declare,
         pointwise::declare,
+        quantize::declare,
         rope::declare,
         ssm_conv::declare,
         ssm_scan::declare,

@@ -5,6 +5,7 @@ use mambo_kernel::{BackendError, Op, OpKind};
 use super::binding::{Binding, Launch};
 use super::declaration::Declaration;
 use super::pointwise::source;
+use super::quantize::rounds;
 use crate::params::{Params, View, params};
 use crate::source::{Source, Specialisation};
 
@@ -21,7 +22,7 @@ source!(GATED_GROUP_NORM, "gated_group_norm", GatedGroupNormParams);
 pub(crate) fn declare() -> Vec<Declaration> {
     let own = |op, source, bind| Declaration::new(op, "f32", vec![Specialisation::new(source)], bind);
     vec![
-        own(OpKind::RmsNorm, &RMS_NORM, bind_rms_norm),
+        own(OpKind::RmsNorm, &RMS_NORM, bind_rms_norm).offering(|row| row.rounding(rounds)),
         own(OpKind::HeadNorm, &RMS_NORM, bind_rms_norm),
         own(OpKind::LayerNorm, &LAYER_NORM, bind_layer_norm),
         own(OpKind::GatedGroupNorm, &GATED_GROUP_NORM, bind_gated_group_norm),

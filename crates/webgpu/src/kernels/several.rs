@@ -40,8 +40,9 @@ fn kernel(form: Form, few: Few, norm: NormShape) -> Specialisation {
 
 /// Everything that tests validate.
 pub(crate) fn specialisations() -> Vec<Specialisation> {
-    let few = Few::of(true, 64, 4096, 16 << 10);
-    Form::ALL.iter().map(|form| kernel(*form, few, NormShape { groups: 1, size: 2048 })).collect()
+    let few = |form: Form| Few::of(form.is_integer(), true, 64, 4096, 16 << 10);
+    let norm = NormShape { groups: 1, size: 2048 };
+    Form::ALL.into_iter().map(|form| kernel(form, few(form), norm)).collect()
 }
 
 /// One launch for products of a single row, all with the norm of it; none where they have to run one by one.
@@ -58,8 +59,8 @@ pub(crate) fn bind(calls: &mut Calls, products: &[usize]) -> Result<Option<Launc
         let (Some(norm), [shard]) = (binding.norm, &matrix.shards[..]) else { return Ok(None) };
         let own = (matrix.form, shard.buffer.clone());
         let is_first = common.get_or_insert_with(|| own.clone()) == &own;
-        if !is_first || norm.groups != 1 || rows != Rows::TOKENS || !takes_norm(cols, out, 1, workgroup_bytes)
-        {
+        let fits = takes_norm(matrix.form.is_integer(), [cols, out], 1, workgroup_bytes);
+        if !is_first || norm.groups != 1 || rows != Rows::TOKENS || !fits {
             return Ok(None);
         }
         outs[index] = binding.output(0);
@@ -70,7 +71,8 @@ pub(crate) fn bind(calls: &mut Calls, products: &[usize]) -> Result<Option<Launc
     if !outs.iter().chain([&norm.x]).all(|view| is_aligned(*view)) {
         return Ok(None);
     }
-    let few = Few::of(true, weights[0].blocks as usize, weights[0].outputs as usize, workgroup_bytes);
+    let [blocks, outputs] = [weights[0].blocks, weights[0].outputs].map(|n| n as usize);
+    let few = Few::of(form.is_integer(), true, blocks, outputs, workgroup_bytes);
     let tiles = weights.map(|weights| weights.outputs.div_ceil(narrow(few.outputs())));
     let params = SeveralParams {
         x: norm.x,

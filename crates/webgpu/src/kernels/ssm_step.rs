@@ -11,6 +11,7 @@ use super::few::{Few, NormShape};
 use super::matmul::is_aligned;
 use super::norm::gated_group_norm;
 use super::pointwise::{VALUES, ssm_dt};
+use super::quantize::rounds;
 use super::slot::{ODD, RELEASED, SlotView, flatten, head_parts, is_scannable, sized};
 use super::ssm_conv::convolution;
 use super::ssm_scan::scan;
@@ -113,14 +114,14 @@ pub(crate) fn declare() -> Vec<Declaration> {
             scan_kernel(&dims, elem, true, round),
         ]
     });
-    let few = Few::of(true, 64, 10304, 15 << 10);
+    let few = |form: Form| Few::of(form.is_integer(), true, 64, 10304, 15 << 10);
     let norms = [NormShape::NONE, NormShape { groups: 1, size: 2048 }];
-    let products = Form::ALL
-        .into_iter()
-        .flat_map(|form| norms.map(|norm| projected_kernel(form, &RELEASED, StateElem::F32, few, norm)));
+    let products = Form::ALL.into_iter().flat_map(|form| {
+        norms.map(|norm| projected_kernel(form, &RELEASED, StateElem::F32, few(form), norm))
+    });
     let kernels = kernels.chain(products).collect();
     let declaration = Declaration::new(OpKind::SsmStep, "f32", kernels, bind);
-    vec![declaration.offering(|row| row.accepting(accepts))]
+    vec![declaration.offering(|row| row.accepting(accepts).rounding(rounds))]
 }
 
 /// Which of a call's launches is the first of single rows.
@@ -166,7 +167,8 @@ pub(crate) fn bind_projected(calls: &mut Calls, product: usize) -> Result<Option
     let Op::Matmul { out, .. } = binding.call.op else { binding.wrong_op() };
     let matrix = binding.matrix(0, [1, out, cols])?;
     let [shard] = &matrix.shards[..] else { return Ok(None) };
-    let few = Few::of(true, shard.layout.blocks, out, workgroup_bytes - 128);
+    let is_integer = matrix.form.is_integer();
+    let few = Few::of(is_integer, true, shard.layout.blocks, out, workgroup_bytes - 128);
     let (x, norm, shape) = match binding.norm {
         None => (binding.input(0), None, NormShape::NONE),
         Some(norm) => (norm.x, Some(norm), NormShape { groups: norm.groups, size: cols / norm.groups }),

@@ -1,33 +1,16 @@
 // Products of few rows: a team of threads has four outputs, a thread every TEAM-th block of theirs; rows of x lie in workgroup
 // memory, ROUND blocks at a time. A block's sums are left there, too, and one thread adds those of a row and four outputs
 // in order, so that neither the team nor the round decides about bits.
-//
-// A single row may be the input of a norm that is done here: of all columns, or of NORM_GROUPS groups of them; its sums
-// of squares run in the order of rms_norm.wgsl and gated_group_norm.wgsl. Then all columns are staged in one round.
-// Constants: TILE_ROWS (1, 2 or 4), TEAM (threads), ROUND (a multiple of TEAM), NORM_GROUPS (0 for none), NORM_SIZE.
-// Parameters: cols, norm, eps. Who includes this gives `x_word(row)`, the word of a row's first value.
-#include "rms.wgsl"
-
-const THREADS: u32 = 128u;
-const TEAMS: u32 = THREADS / TEAM;
+// Constants: TILE_ROWS (1, 2 or 4), TEAM (threads), ROUND (a multiple of TEAM), and those of few_norm.wgsl.
+#include "few_norm.wgsl"
 
 // By row and block eight vectors, in an order that spreads neighbouring blocks over the banks.
 var<workgroup> xs: array<vec4<f32>, X_VECTORS>;
 // By row, team and block: sums of the team's outputs.
 var<workgroup> sums: array<vec4<f32>, SUM_VECTORS>;
 
-// By group: the threads' sums of squares, sixteen sums of those, and what values are multiplied with.
-var<workgroup> squares: array<f32, SQUARES>;
-var<workgroup> sixteen_squares: array<f32, SIXTEENS>;
-var<workgroup> factors: array<f32, SIXTEENS>;
-
-// Four values of x; zeros beyond its columns.
-fn four_of_x(row: u32, col: u32) -> vec4<f32> {
-    let at = x_word(row) + col;
-    if (col + 4u <= p.cols) {
-        return bitcast<vec4<f32>>(four_words(at));
-    }
-    return values_at(at, p.cols - min(col, p.cols));
+fn staged_four(i: u32) -> vec4<f32> {
+    return xs[i ^ ((i >> 3u) & 7u)];
 }
 
 fn stage(first: u32, count: u32, thread: u32) {
@@ -43,33 +26,7 @@ fn stage(first: u32, count: u32, thread: u32) {
 }
 
 fn normalize(thread: u32) {
-    workgroupBarrier();
-    for (var g = 0u; g < NORM_GROUPS; g++) {
-        var sum = 0.0;
-        for (var four = thread; four * 4u < NORM_SIZE; four += THREADS) {
-            let i = g * (NORM_SIZE / 4u) + four;
-            sum = add_squares(sum, xs[i ^ ((i >> 3u) & 7u)]);
-        }
-        squares[g * THREADS + thread] = sum;
-    }
-    workgroupBarrier();
-    for (var i = thread; i < NORM_GROUPS * 16u; i += THREADS) {
-        let first = i / 16u * THREADS + i % 16u;
-        var sum = squares[first];
-        for (var k = 16u; k < THREADS; k += 16u) {
-            sum = sum + squares[first + k];
-        }
-        sixteen_squares[i] = sum;
-    }
-    workgroupBarrier();
-    for (var g = thread; g < NORM_GROUPS; g += THREADS) {
-        var sum = sixteen_squares[g * 16u];
-        for (var k = 1u; k < 16u; k++) {
-            sum = sum + sixteen_squares[g * 16u + k];
-        }
-        factors[g] = rms_factor(sum, NORM_SIZE, p.eps);
-    }
-    workgroupBarrier();
+    find_factors(thread);
     for (var i = thread; i < ROUND * 8u; i += THREADS) {
         if (i * 4u < NORM_GROUPS * NORM_SIZE) {
             let at = i ^ ((i >> 3u) & 7u);
