@@ -17,7 +17,7 @@ pub use stored_model::open;
 
 /// A mutator for inputs that are JSON: changes some places of the document, or now and then some bytes of it.
 pub fn change(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
-    let document = serde_json::from_slice(&data[..size]).ok().filter(|_| seed % 16 > 0);
+    let document = serde_json::from_slice(&data[..size]).ok().filter(|_| !seed.is_multiple_of(16));
     let Some(mut document) = document else { return fuzzer_mutate(data, size, max_size) };
     json_changes::change(&mut document, seed.into());
     let text = document.to_string();
