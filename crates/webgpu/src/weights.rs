@@ -114,7 +114,12 @@ pub(crate) fn load(
     };
     let matrix = load_matrix(device, pool, key, source, (form, dims))?;
     let bytes = matrix.bytes();
-    Ok((Weight::Matrix(Arc::new(matrix)), bytes))
+    #[cfg_attr(
+        target_family = "wasm",
+        expect(clippy::arc_with_non_send_sync, reason = "what a browser gives stays in its thread")
+    )]
+    let matrix = Arc::new(matrix);
+    Ok((Weight::Matrix(matrix), bytes))
 }
 
 /// The types that products read, for messages.
