@@ -157,6 +157,7 @@ macro_rules! instruction_sets {
         /// the module of its type, see [`Vectorized::Home`].
         pub(crate) trait InstructionSets {
             #[cfg_attr(target_feature = "simd128", allow(dead_code, reason = "vectors take its place"))]
+            // Inlined, a part that `Simd::call` keeps apart would be copied to every use.
             #[inline(never)]
             fn portable<V: Vectorized>(what: V) -> V::Output {
                 what.run::<simd::Portable>()

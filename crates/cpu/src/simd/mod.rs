@@ -1,8 +1,8 @@
 //! Sixteen lanes of f32 and i32, and sixteen groups of four bytes: the only vector operations that kernels use.
 //!
 //! Every operation acts on each lane separately and rounds as IEEE 754 specifies, so that all implementations give the
-//! same bits. Kernels are generic over [`Simd`] and inlined into one function per instruction set (see
-//! `kernels/mod.rs`). This module knows no op.
+//! same bits. Kernels are generic over [`Simd`] and inlined into one function per instruction set, or a few where a part
+//! is used in several places ([`Simd::call`]; see `kernels/mod.rs`). This module knows no op.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
