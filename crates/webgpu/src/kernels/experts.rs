@@ -63,7 +63,7 @@ pub(crate) const HIDDEN: [usize; 4] = [EXPERTS_UP, EXPERTS_DOWN, COMBINE, SHARED
 pub(crate) const UP_AT: usize = ROUTE;
 pub(crate) const DOWN_AT: usize = SHARED_DOWN;
 /// Tokens up to which a step runs so. Every row reads the constant expert again, and every workgroup of a row chooses again:
-/// for eight that costs more than dispatches do.
+/// with eight, steps were slower than in single dispatches (docs/gpu.md). Where in between the limit lies is not measured.
 pub(crate) const MOST_TOKENS: usize = 4;
 
 /// Experts that every workgroup chooses among.
